@@ -95,8 +95,8 @@ func readGroupInfo(message []byte) (info *group.Info, tree []byte, err error) {
 	return nil, nil, errors.New("no ratchet tree in the GroupInfo")
 }
 
-// leavesOf lists the devices in the data of a ratchet_tree extension (RFC 9420 §12.4.3.3). It skips
-// encryption keys, because the library does not know the keys of all suites.
+// leavesOf lists the devices in the data of a ratchet_tree extension (RFC 9420 §12.4.3.3). It
+// skips encryption keys, because the library does not know the keys of all suites.
 func leavesOf(extension []byte) (leaves []Leaf, err error) {
 	nodes, _, err := cutVector(extension)
 	one := func() byte { // the next byte

@@ -24,13 +24,14 @@ const (
 	killEvery     = 5 * time.Second
 	maxUpload     = 50 << 20
 	uploadTimeout = 3 * time.Minute
-	heavyClients  = 50 // that upload maxUpload at once, with 1,000 uploads
+	heavyClients  = 50 // clients that upload maxUpload at once, if 1,000 uploads are configured
 )
 
-// Attachments uploads encrypted files through two servers into a store that fails, while the servers
-// are killed in turn. Answers are lost, and requests come twice. In the end each file that was
-// completed is there once, and whole. Then a server dies while it checks a file, and the other takes
-// over. Then many upload large files at once, and the server's memory stays as it was.
+// Attachments uploads encrypted files through two servers into a store that fails, while the
+// servers are killed in turn. Answers are lost, and requests come twice. In the end, the store has
+// each completed file once and whole. Then a server dies while it checks a file, and the other
+// server takes over. In the last phase, many clients upload large files at once, and the server's
+// memory must not grow.
 func Attachments(ctx context.Context, w *testbed.World) {
 	phones, convo := Must2(w.Convo(ctx, 3))
 	Check(phones[2].Leave(ctx, convo))
@@ -85,7 +86,7 @@ func randomSize(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(maxUpload)
 }
 
-// whileAllFails is the first phase: uploads, while servers are killed and the store fails.
+// whileAllFails is the first phase: it uploads files while servers are killed and the store fails.
 func (u *uploads) whileAllFails(ctx context.Context) {
 	all := make([]*upload, max(u.w.Uploads, 2))
 	for i := range all {
@@ -132,7 +133,7 @@ func (u *uploads) uploadAll(ctx context.Context, all []*upload) {
 	})
 }
 
-// sum notes what the first phase has done. Each upload must be there once, and whole.
+// sum notes the results of the first phase. The store must have each upload once and whole.
 func (u *uploads) sum(ctx context.Context, all []*upload, took time.Duration) {
 	stored := Must(u.f.Uploads(ctx, ""))
 	var size int64
@@ -168,7 +169,7 @@ func (u *uploads) kill(ctx context.Context) {
 	}
 }
 
-// memory is the last phase: many upload large files to one server at once.
+// memory is the last phase: many clients upload large files to one server at once.
 func (u *uploads) memory(ctx context.Context) {
 	clients := min(heavyClients, max(u.w.Uploads*heavyClients/1000, 2))
 	node := u.f.Nodes[1]
@@ -218,8 +219,8 @@ func (u *uploads) heavy(ctx context.Context, d *upload) {
 	Must(retry(u.completeCall(d)))
 }
 
-// outsiders makes people ask for an attachment who must not have it: an outsider, a member of
-// another convo, a former member and a blocked one.
+// outsiders makes people ask for an attachment that they must not have: an outsider, a member of
+// another convo, a former member and a blocked member.
 func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere string) {
 	alice, carol := u.phones[0], u.former
 	d := u.newUpload(alice.Account, 1000)
@@ -242,7 +243,8 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 	get(other, elsewhere, mlsapi.ErrAttachmentNotFound)
 	get(carol.Account, u.convo, mlsapi.ErrNotMember)
 	bob := u.phones[1].Account
-	// operate blocks bob or ends that, and waits until each server knows: each learns of it within a second.
+	// operate blocks or unblocks bob, and waits until each server knows. Each learns of it within a
+	// second.
 	operate := func(path string, blocked bool) error {
 		if err := u.f.Nodes[0].Operate(ctx, path,
 			map[string]string{"did": bob.DID.String(), "reason": "simulated"}); err != nil {
@@ -263,8 +265,8 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 		"a former member, and a blocked one")
 }
 
-// takeover kills a server while it checks a file. The other one takes over when the lease is over, and
-// goes on where the first one was.
+// takeover kills a server while it checks a file. When the lease is over, the other server takes
+// over, and goes on where the first server was.
 func (u *uploads) takeover(ctx context.Context) {
 	alice, bob := u.phones[0].Account, u.phones[1].Account
 	d := u.newUpload(alice, 5<<20)

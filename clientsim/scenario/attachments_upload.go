@@ -27,7 +27,7 @@ type upload struct {
 	partSize int64
 	parts    int
 	sum      string
-	failed   bool // for good
+	failed   bool // the upload has failed for good
 }
 
 // part returns the bytes of a part.
@@ -39,7 +39,7 @@ func (d *upload) part(n int) []byte {
 	return body
 }
 
-// announced is the size that parts had when the hash was computed: the server's.
+// announced is the part size with which the hash was computed. It is the server's part size.
 const announced = 1 << 20
 
 func (u *uploads) newUpload(by *xrpc.Account, size int64) *upload {
@@ -53,10 +53,10 @@ func (u *uploads) newUpload(by *xrpc.Account, size int64) *upload {
 	return d
 }
 
-// doubledRequests is one in how many requests is sent twice, the second time to any node.
+// doubledRequests: one request in so many is sent twice, the second time to any node.
 const doubledRequests = 8
 
-// do repeats a call, at the other node after each failure.
+// do repeats a call. After each failure it uses the other node.
 func (u *uploads) do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
 	node := rng.IntN(len(u.f.Nodes))
 	return xrpc.Retry(ctx, uploadTimeout, xrpc.RetryAfter, func(ctx context.Context, again bool) (xrpc.Answer, error) {
@@ -81,7 +81,7 @@ func (u *uploads) once(ctx context.Context, node int, who *xrpc.Account, call xr
 	return answer, err
 }
 
-// about makes a query about an upload.
+// about makes a query for an upload.
 func (u *uploads) about(method string, d *upload) xrpc.Call {
 	query := url.Values{"convoId": {u.convo}, "attachmentId": {d.id}}
 	return xrpc.Call{Method: syntax.NSID(method), Convo: u.convo, Query: query}
@@ -122,7 +122,7 @@ func (u *uploads) put(ctx context.Context, rng *rand.Rand, d *upload, n int) {
 	}
 }
 
-// complete completes an upload. It sends the parts again that the server asks for.
+// complete completes an upload. If the server asks for parts, complete sends these parts again.
 func (u *uploads) complete(ctx context.Context, rng *rand.Rand, d *upload) {
 	for {
 		_, err := u.do(ctx, rng, d.by, u.completeCall(d))
@@ -147,8 +147,8 @@ func (u *uploads) putMissing(ctx context.Context, rng *rand.Rand, d *upload) {
 	}
 }
 
-// upload uploads a file: of one in four, a part of the parts is left out at first, as if the app had
-// been killed, and the rest is sent when the status was asked for.
+// upload uploads a file. For one file in four, it first leaves some parts out, as if the app had
+// been killed. Then it asks for the status, and sends the missing parts.
 func (u *uploads) upload(ctx context.Context, rng *rand.Rand, d *upload) {
 	ctx, cancel := context.WithTimeout(ctx, uploadTimeout)
 	defer cancel()

@@ -22,14 +22,14 @@ const (
 type bigGroup struct {
 	w       *testbed.World
 	convo   string
-	people  []*client.Phone // one phone of each
-	tablets []*client.Phone // second devices of some
+	people  []*client.Phone // one phone of each person
+	tablets []*client.Phone // second devices of some people
 	inside  []*client.Phone // every device that has joined
 }
 
-// BigGroup adds many people to one group, in batches. Some have several devices. Members of every
-// batch add the next one, write, commit, leave, and come back after a loss. In the end all are in
-// the same epoch.
+// BigGroup adds many people to one group, in batches. Some people have several devices. Members of
+// every batch add the next batch, write, commit, leave, and come back after a loss. In the end, all
+// members are in the same epoch.
 func BigGroup(ctx context.Context, w *testbed.World) {
 	c := &bigGroup{w: w}
 	start := time.Now()
@@ -80,7 +80,7 @@ func (c *bigGroup) addInBatches(ctx context.Context) {
 	}
 }
 
-// checkAllRead makes some of them write, commit, leave and rejoin. Then all must have read
+// checkAllRead makes some members write, commit, leave and rejoin. Then all members must have read
 // everything.
 func (c *bigGroup) checkAllRead(ctx context.Context) {
 	for i := range 5 {

@@ -15,7 +15,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// lanes is about how many claims of one caller go on at a time.
+// lanes is about how many claims of one caller run at a time.
 const lanes = 4
 
 // claimTest is a run of claims.
@@ -23,7 +23,7 @@ type claimTest struct {
 	w       *testbed.World
 	targets []*client.Phone
 	oneTime atomic.Int64 // one-time KeyPackages that were handed out
-	last    atomic.Int64 // last-resort ones
+	last    atomic.Int64 // last-resort KeyPackages that were handed out
 	empty   atomic.Int64 // claims that got nothing
 }
 
@@ -36,9 +36,10 @@ func ClaimsTwoServers(ctx context.Context, w *testbed.World) {
 	w.WithSibling(ctx, func(_ *testbed.Proc, other *xrpc.Client) { claimAll(ctx, w, other, 16, 20, max(w.Claims, 200)) })
 }
 
-// claimAll makes callers claim ten times what there is, every other one at the other server. Each
-// one-time KeyPackage is handed out once, and again if the claim is repeated under its key. Later
-// claims get a last-resort KeyPackage, or nothing if the account has none.
+// claimAll makes callers claim ten times as many KeyPackages as there are. Every second claim goes
+// to the other server. Each one-time KeyPackage is handed out once, and again if the claim is
+// repeated under its key. Later claims get a last-resort KeyPackage, or nothing if the account has
+// none.
 func claimAll(ctx context.Context, w *testbed.World, other *xrpc.Client, claimers, targets, claims int) {
 	f := &claimTest{w: w}
 	stock := max(claims/10/targets, 1)
@@ -97,7 +98,7 @@ func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) {
 	}
 }
 
-// claimed checks that every account sees that it has none left.
+// claimed checks that every account sees that it has no KeyPackages left.
 func (f *claimTest) claimed(ctx context.Context) {
 	for i, p := range f.targets {
 		stats := Must(p.Stats(ctx))

@@ -16,21 +16,21 @@ import (
 // committers is how many members commit at once in contended-commits.
 const committers = 8
 
-// maxLosses is how many races in a row a member may lose. After the third loss the server reserves
-// an epoch for it. Each other member may have lost as often or more, and then goes first. A commit
-// that was already running when a reservation was made may still win, at its beginning and at its
-// end.
+// maxLosses is how many races in a row a member may lose. After the third loss, the server reserves
+// an epoch for the member. Each other member may have lost as often or more, and then goes first. A
+// commit that ran already when a reservation was made may still win, at the beginning and at the
+// end of the reservation.
 const maxLosses = 3 + committers + 2
 
-// maxEpochs is how many epochs may pass meanwhile. While a member reads the log and commits again,
-// each other member can do the same about once.
+// maxEpochs is how many epochs may pass between a member's first attempt and its accepted commit.
+// While a member reads the log and commits again, each other member can do the same about once.
 const maxEpochs = maxLosses * (committers - 1)
 
-// contest is eight members that all want every epoch.
+// contest is a group of eight members that all want every epoch.
 type contest struct {
 	w     *testbed.World
 	convo string
-	goal  uint64 // the epoch in which it ends
+	goal  uint64 // the epoch in which the contest ends
 }
 
 // score is one member's result.
@@ -42,9 +42,9 @@ type score struct {
 	since   uint64
 }
 
-// ContendedCommits makes eight members rotate their keys as fast as they can. Each commits again as
-// soon as it knows the winner. Exactly one commit per epoch is accepted, and no member loses for
-// ever.
+// ContendedCommits makes eight members rotate their keys as fast as they can. Each member commits
+// again as soon as it knows the winner. Exactly one commit per epoch is accepted, and no member
+// loses for ever.
 func ContendedCommits(ctx context.Context, w *testbed.World) {
 	phones, convo := Must2(w.Convo(ctx, committers))
 	group := Must(phones[0].Group(convo))

@@ -14,9 +14,9 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// CreateExisting repeats createConvo for a group that exists. With its own key it is a replay. With
-// another key, or from another caller, the group is taken, and the answer does not say who is in
-// it.
+// CreateExisting repeats createConvo for a group that exists. Under the first key, the call is a
+// replay. Under another key, or from another caller, the group is taken, and the answer does not
+// say who is in the group.
 func CreateExisting(ctx context.Context, w *testbed.World) {
 	phones := Must(w.Phones(ctx, 3))
 	alice, mallory := phones[0], phones[2]

@@ -28,8 +28,8 @@ const (
 	convergeWithin = time.Minute
 	// lookEvery is about how often a member reads the log.
 	lookEvery = 500 * time.Millisecond
-	// sayEvery is how often it says again which epoch it is in. A client does that on the event, which
-	// nobody receives here.
+	// sayEvery is how often a member says again which epoch it is in. A client does that on the event,
+	// but here nobody receives events.
 	sayEvery = 2 * time.Second
 )
 
@@ -41,21 +41,21 @@ type dispute struct {
 	honest  []*client.Phone
 	badInfo bool
 
-	epoch    uint64 // that the garbage began
+	epoch    uint64 // the epoch that the garbage began
 	begun    time.Time
 	done     atomic.Bool
 	stuck    atomic.Int32
 	disputed atomic.Int32 // devices that learned of the dispute
 	attempts atomic.Int32
 	tried    atomic.Bool // a member has tried an ordinary commit during the dispute
-	refused  atomic.Bool // and it got ConvoDisputed
+	refused  atomic.Bool // that member got ConvoDisputed
 	texts    atomic.Int32
 }
 
-// Disputed makes a member of a group of 8 to 50 commit in a PrivateMessage that is garbage to half of
-// the others. In every third run its GroupInfo is of no use either. The others go on writing. They
-// report the commit, and come back by external commit. All must be in one epoch within a minute, and
-// nothing that was acknowledged may be lost.
+// Disputed makes a member of a group of 8 to 50 commit in a PrivateMessage that is garbage to half
+// of the others. In every third run, the commit's GroupInfo is also unusable. The others go on
+// writing. They report the commit, and come back by external commit. All members must be in one
+// epoch within a minute, and no acknowledged message may be lost.
 func Disputed(ctx context.Context, w *testbed.World) {
 	n := minDisputing + w.RNG.IntN(maxDisputing-minDisputing+1)
 	phones, convo := Must2(w.Convo(ctx, n))
@@ -83,7 +83,7 @@ func (d *dispute) garbage(ctx context.Context) {
 	Check(d.mallory.Sync(ctx, d.convo))
 }
 
-// converge lets all honest members do what a client does, until they are in one epoch.
+// converge lets all honest members act as clients do, until they are in one epoch.
 func (d *dispute) converge(ctx context.Context) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*convergeWithin)
 	defer cancel()
@@ -112,8 +112,8 @@ func (d *dispute) converge(ctx context.Context) (took time.Duration, err error) 
 	return took, context.Cause(ctx)
 }
 
-// live is what one member does: it follows the log, says which epoch it has entered, and writes now
-// and then.
+// live is the work of one member: it follows the log, says which epoch it has entered, and writes
+// now and then.
 func (d *dispute) live(ctx context.Context, p *client.Phone, lock *sync.Mutex, rng *rand.Rand, i int) {
 	var so progress
 	for !d.done.Load() {
@@ -127,7 +127,7 @@ func (d *dispute) live(ctx context.Context, p *client.Phone, lock *sync.Mutex, r
 
 // progress is what a member has done so far.
 type progress struct {
-	written, said uint64 // epochs in which it last wrote, and which it last said
+	written, said uint64 // the epochs in which it last wrote and last reported
 	saidAt        time.Time
 }
 
@@ -153,7 +153,8 @@ func (d *dispute) step(ctx context.Context, p *client.Phone, rng *rand.Rand, i i
 	d.write(ctx, p)
 }
 
-// say reports the member's epoch. The first one that hears of the dispute tries an ordinary commit.
+// say reports the member's epoch. The first member that hears of the dispute tries an ordinary
+// commit.
 func (d *dispute) say(ctx context.Context, p *client.Phone) {
 	report, err := p.ReportEpoch(ctx, d.convo)
 	if xrpc.ErrorName(err) == mlsapi.ErrInvalidGroupInfo {
@@ -166,19 +167,19 @@ func (d *dispute) say(ctx context.Context, p *client.Phone) {
 	d.tryCommit(ctx, p)
 }
 
-// write sends a message. If the epoch moves first, the phone reads on and sends it again. It may find
-// then that it cannot follow.
+// write sends a message. If the epoch moves first, the phone reads on and sends the message again.
+// While it reads, it may find that it cannot follow.
 func (d *dispute) write(ctx context.Context, p *client.Phone) {
 	text := fmt.Sprintf("message %d, by %s", d.texts.Add(1), p.Name)
 	err := p.Send(ctx, d.convo, text)
 	if failed := new(client.CommitError); errors.As(err, &failed) {
-		return // it follows in its next step
+		return // the phone follows in its next step
 	}
 	Check(err)
 }
 
-// tryCommit makes an ordinary commit, which the dispute must refuse, unless the epoch has moved or the
-// dispute has ended meanwhile.
+// tryCommit makes an ordinary commit. The dispute must refuse the commit, unless the epoch has
+// moved or the dispute has ended meanwhile.
 func (d *dispute) tryCommit(ctx context.Context, p *client.Phone) {
 	draft := Must(p.DraftCommit(d.convo, mlsclient.Change{}))
 	_, err := p.Deliver(ctx, draft)
@@ -192,8 +193,8 @@ func (d *dispute) tryCommit(ctx context.Context, p *client.Phone) {
 	Check(err)
 }
 
-// agree reports whether all honest members have the same authenticator, in the epoch of the garbage or
-// a later one.
+// agree reports whether all honest members have the same authenticator, in the epoch of the garbage
+// or a later epoch.
 func (d *dispute) agree(locks []sync.Mutex) bool {
 	var first []byte
 	for i, p := range d.honest {
@@ -212,8 +213,8 @@ func (d *dispute) agree(locks []sync.Mutex) bool {
 	return true
 }
 
-// kept checks that a phone still has what it read before the garbage, also if it came back by external
-// commit. The final checks look at what came after.
+// kept checks that a phone still has what it read before the garbage, even if it came back by
+// external commit. The final checks look at later messages.
 func (d *dispute) kept(p *client.Phone) {
 	items := Must(p.Inbox(d.convo))
 	for _, by := range d.honest[:2] {
@@ -225,14 +226,14 @@ func (d *dispute) kept(p *client.Phone) {
 	}
 }
 
-// finish lets everybody write once more, and checks what each has read.
+// finish lets every member write once more, and checks what each member has read.
 func (d *dispute) finish(ctx context.Context, took time.Duration) {
 	if took > convergeWithin {
 		d.w.Broken("%d members needed %s to be in one epoch again, want at most %s", len(d.honest)+1, took, convergeWithin)
 	}
 	rng := rand.New(rand.NewPCG(d.w.Seed, 1<<32))
 	for _, p := range append([]*client.Phone{d.mallory}, d.honest...) {
-		// Mallory's own group can be on another branch, if its GroupInfo was of no use.
+		// Mallory's own group can be on another branch, if the GroupInfo of the garbage was unusable.
 		if _, _, err := p.Follow(ctx, d.convo, rng); err != nil && xrpc.ErrorName(err) != mlsapi.ErrConvoDisputed {
 			Check(err)
 		}

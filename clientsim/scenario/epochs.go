@@ -16,8 +16,8 @@ import (
 
 // RetryAfterEpoch loses the answer to a message, moves the epoch, and sends the message again. The
 // server must look up the key before it checks the epoch. Otherwise the client encrypts again and
-// the message is stored twice. A second request never arrives the first time: that one must be
-// refused.
+// the message is stored twice. The first attempt of a second message never arrives. The server must
+// refuse its second attempt.
 func RetryAfterEpoch(ctx context.Context, w *testbed.World) {
 	phones, convo := Must2(w.Convo(ctx, 2))
 	alice, bob := phones[0], phones[1]
@@ -83,8 +83,8 @@ func SameEpoch(ctx context.Context, w *testbed.World) {
 	if len(won) != 1 {
 		w.Broken("%d commits were accepted in one epoch, want 1", len(won))
 	}
-	// The losers discard their commits, read the winner's, and try again with the same KeyPackages.
-	// Nobody has seen the Welcomes of the lost commits.
+	// The losers discard their commits, read the winner's commit, and try again with the same
+	// KeyPackages. Nobody has seen the Welcomes of the lost commits.
 	for i, p := range phones {
 		if slices.Contains(won, i) {
 			continue

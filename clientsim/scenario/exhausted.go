@@ -16,12 +16,12 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// callerLimit is how many one-time KeyPackages of one device one caller gets within a day.
+// callerLimit is how many one-time KeyPackages of one device one caller gets in a day.
 const callerLimit = 30
 
-// KeysExhausted uses up accounts' KeyPackages. One account then serves its last-resort one, and one
-// has none left. The owners publish new ones in one request that also has faulty ones. One caller
-// alone cannot use up an account.
+// KeysExhausted uses up accounts' KeyPackages. One account then serves its last-resort KeyPackage,
+// and another has none left. The owners publish new KeyPackages in one request that also has faulty
+// ones. One caller alone cannot use up an account.
 func KeysExhausted(ctx context.Context, w *testbed.World) {
 	callers := Must(w.Phones(ctx, 6))
 	lastResorts(ctx, w, callers)
@@ -54,7 +54,7 @@ func served(w *testbed.World, what string, owner *client.Phone, out *mlsapi.GetK
 	}
 }
 
-// stands checks an account's own counts.
+// stands checks the account's own counts.
 func stands(ctx context.Context, w *testbed.World, what string, owner *client.Phone, available, claimed,
 	lastResort int64) *mlsapi.GetKeyPackageStatsOutput {
 	stats := Must(owner.Stats(ctx))
@@ -79,8 +79,8 @@ func stands(ctx context.Context, w *testbed.World, what string, owner *client.Ph
 	return stats
 }
 
-// lastResorts lets six callers claim four KeyPackages and a last-resort one. The last-resort one
-// adds the owner several times.
+// lastResorts lets six callers claim four one-time KeyPackages and a last-resort KeyPackage. The
+// last-resort KeyPackage adds the owner several times.
 func lastResorts(ctx context.Context, w *testbed.World, callers []*client.Phone) {
 	owner := Must(w.Phone("owner"))
 	Check(owner.PublishMany(ctx, 4, true))
@@ -129,8 +129,8 @@ func missingAndRefilled(ctx context.Context, w *testbed.World, callers []*client
 	served(w, "a claim after the refill", owner, out, 1, 0, false, false)
 }
 
-// refill publishes n good KeyPackages in one request, with a duplicate, a broken one and another
-// account's among them. The first answer is lost.
+// refill publishes n good KeyPackages in one request. The request also has a duplicate, a broken
+// KeyPackage and another account's KeyPackage. The first answer is lost.
 func refill(ctx context.Context, w *testbed.World, owner *client.Phone, n int) {
 	var batch []mlsclient.KeyPackage
 	var want []string
@@ -160,8 +160,8 @@ func refill(ctx context.Context, w *testbed.World, owner *client.Phone, n int) {
 	}
 }
 
-// callerLimited checks that one caller gets thirty of forty and is then limited, while another
-// caller is still served.
+// callerLimited checks that one caller gets thirty of forty KeyPackages and is then limited.
+// Another caller is still served.
 func callerLimited(ctx context.Context, w *testbed.World, callers []*client.Phone) {
 	owner := Must(w.Phone("popular"))
 	Check(owner.PublishMany(ctx, callerLimit+10, false))

@@ -18,7 +18,7 @@ import (
 	"mlsd/internal/errs"
 )
 
-// failoverLimit bounds one failover, with the return of the old primary.
+// failoverLimit bounds one failover, including the return of the old primary.
 const failoverLimit = time.Minute
 
 // Failover makes the primary of two servers crash or hang under load, again and again. Its synchronous
@@ -36,10 +36,11 @@ func Failover(ctx context.Context, w *testbed.World) {
 	})
 }
 
-// FailoverAsync promotes a standby that has not received the newest writes. They are lost. Every
-// subscriber that has seen a lost event is told so, and no other. All see what comes afterwards.
+// FailoverAsync promotes a standby that has not received the newest writes, so these writes are
+// lost. The server tells every subscriber that has seen a lost event, and no other subscriber. All
+// subscribers see the later events.
 func FailoverAsync(ctx context.Context, w *testbed.World) {
-	w.Calm = true // the losses are of messages alone
+	w.Calm = true // only messages are lost
 	w.WithPair(ctx, false, func(f *testbed.Cluster, pair *testbed.Pair) {
 		for i := range orDefault(w.Failovers, 1) {
 			r := &lossRun{pair: pair, seen: map[string]*seenEvents{}}
@@ -54,7 +55,7 @@ func FailoverAsync(ctx context.Context, w *testbed.World) {
 	})
 }
 
-// lossRun is one failover of it, with accounts and convos of its own.
+// lossRun is one failover of FailoverAsync, with accounts and convos of its own.
 type lossRun struct {
 	*liveRun
 	pair *testbed.Pair
@@ -73,9 +74,9 @@ type sentMessage struct {
 }
 
 // seenEvents is what a subscriber saw, by the generations of the stream. Only the subscriber writes
-// it, and nobody reads it before the subscriber has ended.
+// to its seenEvents. Others read them after the subscriber has ended.
 type seenEvents struct {
-	last map[int64]int64 // the last place of each generation, until it is told
+	last map[int64]int64 // the last place of each generation, until the server tells of the loss
 	told bool
 }
 
@@ -96,8 +97,8 @@ func (r *lossRun) play(ctx context.Context) {
 		len(r.acks), told, len(r.seen))
 }
 
-// lose writes, cuts the standby off, writes on to some of the convos, and lets the primary crash.
-// The standby is promoted, and the writers go on.
+// lose lets clients write, cuts the standby off, lets clients write to some of the convos, and
+// makes the primary crash. The standby is promoted, and the writers go on.
 func (r *lossRun) lose(ctx context.Context) (promoted time.Time, err error) {
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
@@ -105,8 +106,8 @@ func (r *lossRun) lose(ctx context.Context) (promoted time.Time, err error) {
 	go func() { done <- r.SendAll(ctx, writing, float64(r.w.Rate)) }()
 	xrpc.Sleep(ctx, time.Second)
 	everything := r.Convos()
-	r.Use(everything[:len(everything)/10]) // the subscribers of the others lose nothing
-	xrpc.Sleep(ctx, time.Second)           // until what was sent to those is answered
+	r.Use(everything[:len(everything)/10]) // the subscribers of the other convos lose nothing
+	xrpc.Sleep(ctx, time.Second)           // until all messages to the other convos are answered
 	err = errors.Join(r.pair.AwaitStandby(ctx), r.pair.CutOff(ctx))
 	xrpc.Sleep(ctx, time.Second)
 	err = errors.Join(err, r.pair.Crash(), r.pair.Promote(ctx))
@@ -127,7 +128,7 @@ func (r *lossRun) observe(_ int, s *client.Subscriber) {
 		generation, place, err := readPosition(h.Position)
 		if err != nil {
 			r.w.Broken("%s: %v", s.Name, err)
-		} else if !seen.told { // afterwards it gets everything again
+		} else if !seen.told { // after that, it gets everything again
 			seen.last[generation] = place
 		}
 	}
@@ -144,8 +145,9 @@ func readPosition(text string) (generation, place int64, err error) {
 	return generation, place, nil
 }
 
-// countLost reads all logs, counts the acknowledged messages that are not there, and records the others
-// in the history. Only messages that were acknowledged before the promotion may be lost.
+// countLost reads all logs, counts the acknowledged messages that are missing, and records the
+// other messages in the history. Only messages that were acknowledged before the promotion may be
+// lost.
 func (r *lossRun) countLost(ctx context.Context, promoted time.Time) (lost int, err error) {
 	defer Catch(&err)
 	logs := map[string][]history.EntryDigest{}
@@ -185,8 +187,8 @@ func (r *lossRun) countLost(ctx context.Context, promoted time.Time) (lost int, 
 	return lost, nil
 }
 
-// judgeTold checks who was told of the loss. The generation with this id begins after a place: an
-// event behind it of an earlier generation is lost.
+// judgeTold checks who was told of the loss. The generation with this id begins after a place. An
+// event of an earlier generation behind that place is lost.
 func (r *lossRun) judgeTold(id, after int64) (told int) {
 	for name, seen := range r.seen {
 		sawLost := false

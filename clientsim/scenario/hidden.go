@@ -12,10 +12,10 @@ import (
 	"mlsd/internal/errs"
 )
 
-// HiddenHandshakes makes members commit in PrivateMessages, whose header alone the server can read,
-// and in PublicMessages, each with and without the new GroupInfo. The server says what it could
-// check. It follows the tree by public commits, and learns it again from a GroupInfo. It hands out
-// the present epoch's GroupInfo or none.
+// HiddenHandshakes makes members commit in PrivateMessages and in PublicMessages, each with and
+// without the new GroupInfo. The server can read only the header of a PrivateMessage. The server
+// says what it could check. It follows the tree by public commits, and learns the tree again from a
+// GroupInfo. It hands out the GroupInfo of the present epoch, or none.
 func HiddenHandshakes(ctx context.Context, w *testbed.World) {
 	phones, convo := Must2(w.Convo(ctx, 3))
 	laptop := Must(w.SecondDevice(phones[1], "laptop"))
@@ -64,7 +64,7 @@ func checked(ctx context.Context, w *testbed.World, p *client.Phone, convo, leve
 }
 
 // notWithoutTree checks that the server refuses an external commit that it cannot verify, even if a
-// member passed the GroupInfo on.
+// member has passed the GroupInfo on.
 func notWithoutTree(ctx context.Context, w *testbed.World, member, joiner *client.Phone, convo string) {
 	group := Must(member.Group(convo))
 	info := Must(group.GroupInfo())

@@ -15,8 +15,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// NoKey repeats writes without any key. A message is known by its ciphertext, a KeyPackage by its
-// ref, and a second leave changes nothing.
+// NoKey repeats writes without any key. The server recognises a message by its ciphertext and a
+// KeyPackage by its ref, and a second leave changes nothing.
 func NoKey(ctx context.Context, w *testbed.World) {
 	phones, convo := Must2(w.Convo(ctx, 2))
 	alice, bob := phones[0], phones[1]
@@ -42,7 +42,7 @@ func NoKey(ctx context.Context, w *testbed.World) {
 	}
 }
 
-// withoutKey is the same message without its key.
+// withoutKey returns the same message without its key.
 func withoutKey(call xrpc.Call) xrpc.Call {
 	in := Must(mlsapi.DecodeSendMessageInput(call.Body))
 	in.IdempotencyKey = nil

@@ -16,27 +16,28 @@ import (
 
 const (
 	createSize    = 100 // accounts that one createConvo takes
-	devicesOfMany = 4   // of each account in the last batch of a group that is large enough
+	devicesOfMany = 4   // devices of each account in the last batch of a large group
 	largeFrom     = createSize + batchSize*devicesOfMany
-	timedPhones   = 16 // whose publications are timed
+	timedPhones   = 16 // phones whose publications are timed
 )
 
-// largeLibraryGroup is a group of devices of one library. Few of them are in it as members who read
+// largeLibraryGroup is a group of devices of one library. Few of the devices are members that read
 // and commit. The others have only published a KeyPackage.
 type largeLibraryGroup struct {
 	w       *testbed.World
 	library mlsclient.Library
 	convo   string
-	// people are one phone of each account, the creator first. more are the other devices of some.
+	// people are one phone of each account, the creator first. more has the other devices of some
+	// accounts.
 	people  []*client.Phone
 	more    map[*client.Phone][]*client.Phone
-	members []*client.Phone // that live
-	log     []string        // what each request had and took
+	members []*client.Phone // members that read and commit
+	log     []string        // the sizes and time of each request
 }
 
 // LargeLibraryGroup plays the life of a group of --members devices of the first agent's library, in
-// cipher suite 1 and in X-Wing: create, add (200 devices at once if there are so many), commit, external
-// rejoin, removal. It notes the sizes of the objects and the times of the requests.
+// cipher suite 1 and in X-Wing: create, add, commit, external rejoin, removal. If there are enough
+// devices, 200 are added at once. It notes the sizes of the objects and the times of the requests.
 func LargeLibraryGroup(ctx context.Context, w *testbed.World) {
 	library := startAgents(ctx, w)[0]
 	for _, suite := range []mlsclient.Suite{mlsclient.SuiteX25519, mlsclient.SuiteXWing} {
@@ -60,7 +61,7 @@ func (g *largeLibraryGroup) play(ctx context.Context, devices int) {
 	g.create(ctx, creator, first)
 	g.joins(ctx, joiner)
 	for rest := g.people[1+len(first):]; len(rest) > 0; {
-		n := (len(rest)-1)%batchSize + 1 // the last batch is a whole one
+		n := (len(rest)-1)%batchSize + 1 // the last batch is a whole batch
 		g.add(ctx, creator, rest[:n])
 		rest = rest[n:]
 	}
@@ -79,7 +80,7 @@ func (g *largeLibraryGroup) play(ctx context.Context, devices int) {
 	agree(ctx, g.w, g.convo, g.members)
 }
 
-// makePhones makes the devices, and publishes a KeyPackage of each but the creator.
+// makePhones makes the devices, and publishes a KeyPackage of each device except the creator's.
 func (g *largeLibraryGroup) makePhones(ctx context.Context, devices int) {
 	people, several := devices, 0
 	if devices >= largeFrom {
@@ -109,7 +110,7 @@ func (g *largeLibraryGroup) makePhones(ctx context.Context, devices int) {
 		}
 	}
 	g.note("KeyPackage %d bytes, published in at most %s", size, took.Round(time.Millisecond))
-	for _, p := range g.people[2 : len(g.people)-min(1, len(g.people)-2)] { // they never join
+	for _, p := range g.people[2 : len(g.people)-min(1, len(g.people)-2)] { // these phones never join
 		g.w.Retire(p)
 	}
 	for _, more := range g.more {

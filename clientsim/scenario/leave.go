@@ -48,7 +48,7 @@ func LeaveTwice(ctx context.Context, w *testbed.World) {
 	if epochs[0] != epochs[1] || epochs[0] != 1 {
 		w.Broken("leaving twice answered the epochs %v, want 1 and 1", epochs)
 	}
-	// Any member may commit the removal of one that has left.
+	// Any member may commit the removal of a member that has left.
 	Check(carol.CommitRemovals(ctx, convo))
 	Check(alice.Send(ctx, convo, "not for bob"))
 	Check(alice.Add(ctx, convo, bob.Account.DID))

@@ -13,8 +13,8 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Libraries holds groups whose members use different MLS libraries: this process's library and the
-// agents' libraries. Each library creates a group with readable, with encrypted, and with mixed
+// Libraries makes groups whose members use different MLS libraries: this process's library and
+// those of the agents. Each library creates a group with readable, with encrypted, and with mixed
 // handshakes, in each cipher suite that at least two libraries have. Every group goes through the
 // same steps. After each step, all members must have the same epoch authenticator and the same
 // leaves.
@@ -48,7 +48,7 @@ func Libraries(ctx context.Context, w *testbed.World) {
 	playObjects(ctx, w, all[1:])
 }
 
-// startAgents starts the agents, one at least, until the scenario ends. It returns their libraries.
+// startAgents starts the agents, at least one, until the scenario ends. It returns their libraries.
 func startAgents(ctx context.Context, w *testbed.World) (libraries []mlsclient.Library) {
 	for _, a := range Must(mlsclient.StartAgents(ctx, w.Agents)) {
 		w.AtEnd(a.Close)
@@ -73,16 +73,17 @@ const (
 // libraryGroup is one group of several libraries.
 type libraryGroup struct {
 	w *testbed.World
-	// libraries begin with the creator's.
+	// libraries begin with the creator's library.
 	libraries []mlsclient.Library
 	mode      handshakes
 	convo     string
-	// first and second have a phone of each library. The first are in the group from the beginning.
+	// first and second have a phone of each library. The phones of first are in the group from the
+	// beginning.
 	first, second []*client.Phone
 	// tablet is another device of the account of first[1]. It uses the creator's library.
 	tablet  *client.Phone
 	members []*client.Phone
-	steps   int // that worked
+	steps   int // steps that worked
 }
 
 // play makes the group and takes it through all steps.
@@ -194,7 +195,7 @@ func (g *libraryGroup) updates(ctx context.Context, p *client.Phone) {
 
 func (g *libraryGroup) adds(ctx context.Context, by *client.Phone, phones ...*client.Phone) {
 	added := slices.DeleteFunc(slices.Clone(phones), func(p *client.Phone) bool { return slices.Contains(g.members, p) })
-	if len(added) == 0 { // with two libraries, the last one's phone is in the group already
+	if len(added) == 0 { // with two libraries, the last library's phone is in the group already
 		Check(by.Rotate(ctx, g.convo))
 		return
 	}
@@ -208,7 +209,7 @@ func (g *libraryGroup) removes(ctx context.Context, by, gone *client.Phone) {
 	Check(by.Remove(ctx, g.convo, gone.Account.DID))
 }
 
-// addsAgain adds a phone that was removed. It needs another KeyPackage.
+// addsAgain adds a phone that was removed. The phone needs another KeyPackage.
 func (g *libraryGroup) addsAgain(ctx context.Context, by, added *client.Phone) {
 	Check(added.Publish(ctx, 1))
 	g.adds(ctx, by, added)
@@ -220,8 +221,8 @@ func (g *libraryGroup) rejoins(ctx context.Context, p *client.Phone) {
 	Check(p.Rejoin(ctx, g.convo))
 }
 
-// tabletJoins makes a new device of a member join by external commit. It uses another library than
-// the member's phone.
+// tabletJoins makes a new device of a member join by external commit. The device uses another
+// library than the member's phone.
 func (g *libraryGroup) tabletJoins(ctx context.Context) {
 	owner := g.first[1]
 	g.tablet = Must(g.w.SecondDeviceOf(owner, owner.Name+"-tablet", g.libraries[0]))

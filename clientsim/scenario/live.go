@@ -27,7 +27,7 @@ func Live(ctx context.Context, w *testbed.World) {
 	})
 }
 
-// arrival is what the age of an event counts as when it comes.
+// arrival is the operation that the age of an arriving event counts as.
 const arrival = "event"
 
 // The default size.
@@ -38,32 +38,32 @@ const (
 	liveFor         = 5 * time.Second
 )
 
-// liveRun is one run of Live or of a scenario like it.
+// liveRun is one run of Live.
 type liveRun struct {
 	*traffic.Traffic
 	w       *testbed.World
 	cluster *testbed.Cluster
 
-	length time.Duration // how long they write
-	pause  time.Duration // the average time between two changes of rosters; 0 means by length
-	// disturb goes on beside the writers.
+	length time.Duration // how long the clients write
+	pause  time.Duration // the average time between two changes of rosters; 0 means that it depends on length
+	// disturb runs beside the writers.
 	disturb     func(ctx, writing context.Context, length time.Duration)
-	stopWriting func()                    // stops the writers before length is over
-	finish      func(ctx context.Context) // judges the run; nil means by what the subscribers have seen
+	stopWriting func()                    // ends the writing before length is over
+	finish      func(ctx context.Context) // judges; nil means that it judges what the subscribers have seen
 
-	catchUps atomic.Int64 // events that came late, after a reconnect
-	// start is when the writers began, in ns. The events before it made the convos, all at once: their
-	// latencies do not count.
+	catchUps atomic.Int64 // events that arrived late, after a reconnect
+	// start is when the writers began, in ns. Earlier events come from making the convos, all at once.
+	// Their latencies do not count.
 	start     atomic.Int64
 	latencies *load.Counter
-	// began and done are when the last fault began and ended, in ns. done is 0 once an event that
-	// happened later has arrived.
+	// began and done are when the last fault began and ended, in ns. done becomes 0 when a
+	// later event has arrived.
 	began, done atomic.Int64
 	after       chan time.Duration
 }
 
-// newLiveRun prepares a run. A number of o that is 0 comes from the world's options, or is the
-// usual number.
+// newLiveRun prepares a run. A number of o that is 0 gets its value from the world's options, or
+// the usual value.
 func newLiveRun(ctx context.Context, w *testbed.World, f *testbed.Cluster, o traffic.Options) *liveRun {
 	b := &liveRun{w: w, cluster: f, length: orDefault(w.For, liveFor), latencies: load.NewCounter(),
 		after: make(chan time.Duration, 1)}
@@ -81,7 +81,8 @@ func newLiveRun(ctx context.Context, w *testbed.World, f *testbed.Cluster, o tra
 	return b
 }
 
-// listen says how the i-th subscriber listens. Of ten, one reads server-sent events and one pauses.
+// listen says how the i-th subscriber listens. Of ten subscribers, one reads server-sent events and
+// one pauses.
 func (b *liveRun) listen(i int, s *client.Subscriber) {
 	s.OnEvent = b.measure
 	if b.w.Calm {
@@ -90,11 +91,11 @@ func (b *liveRun) listen(i int, s *client.Subscriber) {
 	s.ConnectionLife = b.length / 3
 	s.ServerSent = i%10 == 2
 	if i%10 == 1 {
-		s.Pause, s.OnEvent = b.length*3/10, nil // it pauses, so its latency does not count
+		s.Pause, s.OnEvent = b.length*3/10, nil // a subscriber that pauses has no latency that counts
 	}
 }
 
-// measure measures how long an event took.
+// measure measures how long an event took to arrive.
 func (b *liveRun) measure(h *xrpc.Event, at time.Time, live bool) {
 	if !live {
 		b.catchUps.Add(1)
@@ -154,7 +155,7 @@ func orDefault[T int | time.Duration](n, usual T) T {
 	return usual
 }
 
-// noteFigures adds what was measured to the report.
+// noteFigures adds the measured figures to the report.
 func (b *liveRun) noteFigures(sent int64, took time.Duration) {
 	w, t := b.w, &b.Subscribers.Counts
 	events, entries := b.count()

@@ -24,8 +24,8 @@ type streamTest struct {
 	subscribers *client.Subscribers
 }
 
-// withStreamTest runs play, waits until every subscriber has seen everything, and reports what was
-// wrong.
+// withStreamTest runs play, waits until every subscriber has seen everything, and reports the
+// violations.
 func withStreamTest(ctx context.Context, w *testbed.World, play func(*streamTest)) {
 	s := &streamTest{w: w, nodes: []*xrpc.Client{w.Net}, history: history.New(),
 		subscribers: client.NewSubscribers(ctx, w.RNG.Uint64())}
@@ -44,8 +44,8 @@ func withStreamTest(ctx context.Context, w *testbed.World, play func(*streamTest
 // lastEventTimeout is how long the last event of a small test may take.
 const lastEventTimeout = time.Minute
 
-// subscriber makes a subscriber for an account whose devices are these phones. It begins with the
-// oldest event.
+// subscriber makes a subscriber for an account whose devices are these phones. The subscriber
+// begins with the oldest event.
 func (s *streamTest) subscriber(name string, account *xrpc.Account, phones ...*client.Phone) *client.Subscriber {
 	var devices []string
 	for _, p := range phones {
@@ -90,8 +90,8 @@ func (s *streamTest) everyoneWrites(ctx context.Context, convo, about string, ph
 	Check(s.w.SyncAll(ctx, convo, phones...))
 }
 
-// expectLowPackages expects the event that a device's KeyPackages run low, which its first claim
-// causes.
+// expectLowPackages expects an event for each device: its first claim makes its KeyPackages run
+// low.
 func (s *streamTest) expectLowPackages(phones ...*client.Phone) {
 	for _, p := range phones {
 		s.history.KeyPackagesChanged(p.Account.DID, p.DeviceID(), mlsapi.KeyPackagesEventChangeLow)
@@ -173,7 +173,7 @@ func (s *streamTest) oneConvo(ctx context.Context, alice, bob *client.Phone) {
 	Check(device.PublishMany(ctx, 0, true))
 	all := s.subscriber("alice with a tablet", alice.Account, alice, device)
 	Check(bob.Publish(ctx, 1))
-	for _, sub := range s.subscribers.All { // alice's subscribers see her tablet too
+	for _, sub := range s.subscribers.All { // alice's subscribers also see her tablet
 		if sub.Account == alice.Account {
 			sub.Observer.Devices(alice.DeviceID(), device.DeviceID())
 		}
@@ -198,7 +198,7 @@ func LiveLateConvo(ctx context.Context, w *testbed.World) {
 		alice, bob, carol := phones[0], phones[1], phones[2]
 		old := s.create(ctx, alice, bob, carol)
 		s.everyoneWrites(ctx, old, "before any subscriber", alice, bob, carol)
-		xrpc.Sleep(ctx, client.QuietTime) // so that it is in the stream by then
+		xrpc.Sleep(ctx, client.QuietTime) // so that its events are in the stream
 		s.history.Forget(bob.Account.DID, carol.Account.DID)
 		for _, p := range []*client.Phone{bob, carol} {
 			sub := s.subscriberOf(p)
@@ -277,14 +277,14 @@ func liveReconnect(ctx context.Context, w *testbed.World, s *streamTest, sibling
 	}
 }
 
-// LiveSlow stops reading while more is sent than a server keeps for a reader. When it reads on, it
-// gets everything in order.
+// LiveSlow stops reading while clients send more than a server keeps for a reader. When the reader
+// goes on, it gets everything in order.
 func LiveSlow(ctx context.Context, w *testbed.World) {
 	withStreamTest(ctx, w, func(s *streamTest) {
 		phones := Must(w.Phones(ctx, 2))
 		alice, bob := phones[0], phones[1]
 		slow := s.subscriber("bob, who pauses", bob.Account, bob)
-		slow.Pause, slow.PauseAfter = time.Hour, 1 // until all has been sent
+		slow.Pause, slow.PauseAfter = time.Hour, 1 // pauses until everything is sent
 		Check(s.subscribers.Listen(s.subscriberOf(alice), s.subscriberOf(bob), slow))
 		convo := s.create(ctx, alice, bob)
 		for i := range manyLong {

@@ -64,8 +64,8 @@ func startSideConvos(ctx context.Context, w *testbed.World, founders []*client.P
 type conversation struct {
 	w     *testbed.World
 	convo string
-	// inside[0] is the creator, who stays. An account may have several devices inside. Outside it
-	// has one.
+	// inside[0] is the creator, who stays. An account may have several devices inside, and one
+	// outside.
 	inside, outside []*client.Phone
 }
 
@@ -73,14 +73,14 @@ type conversation struct {
 type phonePlan struct {
 	phone    *client.Phone
 	rng      *rand.Rand
-	messages int           // how many it sends
+	messages int           // how many messages the phone sends
 	hidden   bool          // commits in PrivateMessages
 	tidy     bool          // commits the removal of members that have left
 	rotate   bool          // commits a new key
-	lose     bool          // first loses its state, and recovers
+	lose     bool          // first loses its state and recovers
 	tablet   *client.Phone // a further device of the same account
 	add      *client.Phone // a phone from outside
-	remove   *client.Phone // only the creator may
+	remove   *client.Phone // a member to remove; only the creator may
 	leave    bool
 }
 
@@ -190,7 +190,8 @@ func (t *conversation) update(plan *phonePlan) {
 	}
 }
 
-// recordLeave moves gone outside, from where it may come back. Other devices of its account retire.
+// recordLeave moves gone outside. From there, gone may come back. Other devices of its account
+// retire.
 func (t *conversation) recordLeave(gone *client.Phone) {
 	t.inside = slices.DeleteFunc(t.inside, func(p *client.Phone) bool {
 		if p.Account == gone.Account && p != gone {
@@ -261,7 +262,7 @@ func (t *conversation) invite(ctx context.Context, plan *phonePlan) {
 	Check(plan.phone.Add(ctx, t.convo, joiner.Account.DID))
 	out, err := joiner.FetchWelcome(ctx, t.convo)
 	if xrpc.ErrorName(err) == mlsapi.ErrWelcomeNotFound && joiner.FormerKey != nil {
-		// Its KeyPackage belongs to a state that the device has lost.
+		// The KeyPackage belongs to a state that the device has lost.
 		Check(joiner.Rejoin(ctx, t.convo))
 		return
 	}

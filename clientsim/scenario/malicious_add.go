@@ -21,8 +21,8 @@ type additions struct {
 }
 
 // MaliciousAdd makes a member add accounts that it does not name, with KeyPackages that it may not
-// use, or with a wrong Welcome. Each attempt is refused by name and uses nothing up: in the end the
-// same KeyPackage adds dave.
+// use, or with a wrong Welcome. Each attempt is refused by name and uses up no KeyPackage: in the
+// end, the same KeyPackage adds dave.
 func MaliciousAdd(ctx context.Context, w *testbed.World) {
 	m := newMisbehavior(ctx, w)
 	a := m.additions(ctx)
@@ -84,7 +84,7 @@ func (a *additions) wrongPeople(ctx context.Context) {
 	a.added(ctx, "an addition without a commit", []*client.Phone{a.dave}, &mlsclient.Staged{}, mlsapi.ErrCommitRequired)
 }
 
-// wrongPackages uses KeyPackages that are not mallory's to use, or not the account's.
+// wrongPackages uses KeyPackages that mallory may not use, or that are not the account's.
 func (a *additions) wrongPackages(ctx context.Context) {
 	staged := a.stage(nil, a.borrowed)
 	a.added(ctx, "an addition with a KeyPackage that another has claimed", []*client.Phone{a.frank}, staged,
@@ -141,8 +141,8 @@ func (a *additions) welcomed(ctx context.Context, what string, staged *mlsclient
 }
 
 // MaliciousKeyPackage publishes KeyPackages that must never be handed out: another account's, one
-// in another name, damaged ones, and one with a used init_key. All are refused. Later claims get a
-// good one.
+// in another name, damaged ones, and one with a used init_key. The server refuses all of them.
+// Later claims get a good KeyPackage.
 func MaliciousKeyPackage(ctx context.Context, w *testbed.World) {
 	phones := Must(w.Phones(ctx, 2))
 	bob, mallory := phones[0], phones[1]
@@ -174,8 +174,8 @@ func MaliciousKeyPackage(ctx context.Context, w *testbed.World) {
 	Check(mallory.Send(ctx, convo, "I am who I am"))
 }
 
-// badPackages makes KeyPackages that mallory must not publish. used is one that it has published
-// before.
+// badPackages makes KeyPackages that mallory must not publish. used is a KeyPackage that mallory
+// has published before.
 func badPackages(w *testbed.World, bob, mallory *client.Phone, used []byte) map[string]mlsclient.KeyPackage {
 	bad := map[string]mlsclient.KeyPackage{}
 	mask := Must(mlsclient.NewDevice(bob.Account.DID.String(), w.Suite))

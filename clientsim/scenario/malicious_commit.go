@@ -30,8 +30,8 @@ func MaliciousCommit(ctx context.Context, w *testbed.World) {
 	}
 }
 
-// wrongTime sends an old commit, the same with the present epoch written over it, and one of a
-// future epoch.
+// wrongTime sends an old commit, the old commit with the present epoch written into it, and a
+// commit of a future epoch.
 func (m *misbehavior) wrongTime(ctx context.Context) {
 	group := m.group()
 	staged := Must(group.StageUpdate())
@@ -48,7 +48,7 @@ func (m *misbehavior) wrongTime(ctx context.Context) {
 	m.submitted(ctx, "a commit of the next epoch", &mlsclient.Staged{Commit: ahead}, mlsapi.ErrEpochMismatch)
 }
 
-// wrongGroup sends a commit of another group of mallory's, and objects that are no commit.
+// wrongGroup sends a commit of another group of mallory's, and objects that are not commits.
 func (m *misbehavior) wrongGroup(ctx context.Context) {
 	other := Must(m.mallory.Create(ctx))
 	elsewhere := Must(m.mallory.Group(other))
@@ -135,8 +135,8 @@ func (m *misbehavior) overreach(ctx context.Context) {
 	creators.Discard()
 }
 
-// wrongMethod sends a member's commit as an external one and the other way round. It also sends
-// external commits that take another member's leaf or name.
+// wrongMethod sends a member's commit as an external commit, and an external commit as a member's.
+// It also sends external commits that take another member's leaf or name.
 func (m *misbehavior) wrongMethod(ctx context.Context) {
 	group := m.group()
 	staged := Must(group.StageUpdate())

@@ -16,7 +16,8 @@ import (
 )
 
 // MaliciousGroupInfo makes a member send valid commits with wrong GroupInfos. A device that joined
-// by one would be in no group or in another one. All are refused by name, and the group goes on.
+// with a wrong GroupInfo would be in no group or in another group. The server refuses each by name,
+// and the group goes on.
 func MaliciousGroupInfo(ctx context.Context, w *testbed.World) {
 	m := newMisbehavior(ctx, w)
 	for _, try := range []func(context.Context){m.forgedInfos, m.damagedInfos, m.foundingInfos, m.joiningInfos} {
@@ -30,8 +31,8 @@ func (m *misbehavior) informed(ctx context.Context, what string, commit, info []
 	m.submitted(ctx, what, &mlsclient.Staged{Commit: commit, GroupInfo: info}, mlsapi.ErrInvalidGroupInfo)
 }
 
-// forgedInfos sends real GroupInfos of another epoch, another commit and another group, one without
-// a tree, and one with another signer.
+// forgedInfos sends real GroupInfos of another epoch, another commit and another group. It also
+// sends a GroupInfo without a tree, and a GroupInfo with another signer.
 func (m *misbehavior) forgedInfos(ctx context.Context) {
 	group := m.group()
 	present := Must(group.GroupInfo())
@@ -57,7 +58,7 @@ func (m *misbehavior) forgedInfos(ctx context.Context) {
 	}
 }
 
-// damagedInfos changes one bit at a time. The signature covers all others.
+// damagedInfos changes one bit at a time. The signature covers all other bits.
 func (m *misbehavior) damagedInfos(ctx context.Context) {
 	group := m.group()
 	for _, hidden := range []bool{false, true} {
@@ -159,7 +160,7 @@ func (m *misbehavior) submitted(ctx context.Context, what string, staged *mlscli
 }
 
 // checkUnharmed checks that the attempt did not change the group: every member, mallory included,
-// can write, commit and read.
+// can still write, commit and read.
 func (m *misbehavior) checkUnharmed(ctx context.Context) {
 	m.group()
 	m.messages++

@@ -14,8 +14,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// Metadata gives a convo a name and a description, and messages embeds. Every member reads them
-// unchanged in every answer. A key with another embed is a conflict.
+// Metadata gives a convo a name and a description, and gives messages embeds. Every member reads
+// them unchanged in every answer. A key with another embed is a conflict.
 func Metadata(ctx context.Context, w *testbed.World) {
 	phones := Must(w.Phones(ctx, 3))
 	alice := phones[0]
@@ -36,7 +36,7 @@ func Metadata(ctx context.Context, w *testbed.World) {
 	embeds(ctx, w, out.ID, phones)
 }
 
-// deliverAs delivers a draft with another input, which is journaled first.
+// deliverAs journals another input for a draft, and delivers the draft.
 func deliverAs(ctx context.Context, p *client.Phone, d *client.Draft, in any) xrpc.Answer {
 	d.Call.Body = xrpc.Encode(in)
 	Must(p.Journal(d, nil))

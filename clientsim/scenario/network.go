@@ -25,26 +25,26 @@ const (
 	networkServices = 3
 	networkPeople   = 60
 	networkRate     = 20 // steps of people a second
-	networkStock    = 10 // KeyPackages of a person in the beginning
-	networkMembers  = 8  // of a convo at most
-	networkConvos   = 4  // that a person makes at most
+	networkStock    = 10 // KeyPackages of a person at the beginning
+	networkMembers  = 8  // most members of a convo
+	networkConvos   = 4  // most convos that a person makes
 	linkFaults      = 0.2
 	clientFaults    = 0.1
-	// networkPatience is longer than a service is away.
+	// networkPatience is longer than the absence of a service.
 	networkPatience = 3 * time.Minute
-	// networkDrain bounds how long everything takes to arrive when nothing fails any more.
+	// networkDrain bounds how long everything takes to arrive after the last fault.
 	networkDrain = 3 * time.Minute
 )
 
-// Network spreads people over three services with databases of their own. They look up each other's
-// home, claim there with receipts, make convos, and add members at their own service and at others.
-// They get the invitation at home, answer it, and then read and write where the convo is. Packets
-// of all links are lost, late or doubled, apps and services are killed, and one service is away for
-// a while.
+// Network spreads people over three services with databases of their own. People look each other's
+// home up, claim there with receipts, make convos, and add members at their own service and at
+// others. They get the invitation at home, answer it, and then read and write at the service of the
+// convo. Packets of all links are lost, late or doubled, apps and services are killed, and one
+// service is away for a while.
 //
-// Every service is checked as any other. Besides, each invitation is seen once, each KeyPackage is in
-// one group, and nobody sees a convo whose maker it has blocked at home: neither after a claim that
-// was before the block, nor by a claim after it.
+// Every service gets the usual checks. In addition, each invitation is seen once, and each
+// KeyPackage is in one group. Nobody sees a convo whose maker they have blocked at home, whether
+// the claim was before the block or after it.
 func Network(ctx context.Context, w *testbed.World) {
 	n := &network{w: w, length: orDefault(w.For, liveFor), where: map[string]int{}, pairs: map[[2]syntax.DID]bool{},
 		probe: testbed.FastTransport()}
@@ -57,22 +57,22 @@ func Network(ctx context.Context, w *testbed.World) {
 	})
 }
 
-// network is one run of the scenario network.
+// network is one run of Network.
 type network struct {
 	w        *testbed.World
 	services []*testbed.Service
-	streams  []*client.Subscribers // of the people of each service
+	streams  []*client.Subscribers // the subscribers of each service's people
 	people   []*resident
 	length   time.Duration
 	probe    *http.Transport
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	where   map[string]int
-	pairs   map[[2]syntax.DID]bool // who has invited whom; true: who has blocked whom then
+	pairs   map[[2]syntax.DID]bool // who has invited whom; true if the invited person has then blocked the other
 	invited []invited
 	claims  int
-	held    int // claims at homes where a block held
-	late    int // commits that added somebody whom another member had added
+	held    int // claims at homes where a block was in force
+	late    int // commits that added somebody whom another member had already added
 	kills   int
 }
 
@@ -80,26 +80,26 @@ type network struct {
 type invited struct {
 	who     *resident
 	ref     string
-	at      int // service of the convo
+	at      int // the service of the convo
 	convo   string
-	blocked bool // between the claim and the Welcome
+	blocked bool // blocked between the claim and the Welcome
 }
 
 // resident is a person with one device.
 type resident struct {
-	*client.Phone                 // at home
-	at            []*client.Phone // at each service
+	*client.Phone                 // the phone at home
+	at            []*client.Phone // the phone at each service
 	home          int
 	rng           *rand.Rand
-	made          int // convos
+	made          int // convos that the person has made
 	said          int
-	declined      map[string]bool // convos
+	declined      map[string]bool // convos that the person has declined
 
 	mu    sync.Mutex   // guards heard
 	heard []xrpc.Event // Welcomes and invitations that are not answered yet
 }
 
-// settle makes the people, who listen at their homes.
+// settle makes the people. They listen at their homes.
 func (n *network) settle(ctx context.Context) {
 	for i, s := range n.services {
 		s.Model.History = history.New()
@@ -128,7 +128,7 @@ func (n *network) settle(ctx context.Context) {
 	}
 }
 
-// hear notes what a person is invited to.
+// hear records the invitations to a person.
 func (p *resident) hear(h *xrpc.Event, _ time.Time, _ bool) {
 	if h.Kind != xrpc.EventWelcome && h.Kind != xrpc.EventInvitation {
 		return
@@ -138,7 +138,7 @@ func (p *resident) hear(h *xrpc.Event, _ time.Time, _ bool) {
 	p.heard = append(p.heard, *h)
 }
 
-// play lets everybody go on while everything fails.
+// play lets everybody act while everything fails.
 func (n *network) play(ctx context.Context) {
 	writing, stop := context.WithTimeout(ctx, n.length)
 	defer stop()
@@ -168,7 +168,7 @@ func (n *network) play(ctx context.Context) {
 	Check(failed)
 }
 
-// step is the next thing that a person does.
+// step does the next thing that a person does.
 func (n *network) step(ctx context.Context, p *resident) {
 	switch roll := p.rng.IntN(20); {
 	case roll < 3:
@@ -183,7 +183,7 @@ func (n *network) step(ctx context.Context, p *resident) {
 		if n.there(ctx, p.home) {
 			Check(p.Publish(ctx, 3))
 		}
-	case roll == 9: // the app is killed, and begins again
+	case roll == 9: // the app is killed and starts again
 		p.Kill()
 		Check(p.Launch())
 	default:
@@ -195,12 +195,12 @@ func (n *network) step(ctx context.Context, p *resident) {
 	}
 }
 
-// there reports whether a service answers. A client leaves one that does not for later.
+// there reports whether a service answers. If it does not, a client tries another time.
 func (n *network) there(ctx context.Context, service int) bool {
 	return healthy(ctx, n.services[service].Net.Base, n.probe) == nil
 }
 
-// pick returns a convo of the person whose service answers.
+// pick returns a convo of the person at a service that answers.
 func (n *network) pick(ctx context.Context, p *resident) (at *client.Phone, convo string, ok bool) {
 	convos := slices.Sorted(maps.Keys(p.Threads))
 	if len(convos) == 0 {
@@ -220,8 +220,8 @@ func (n *network) serviceOf(convo string) int {
 	return -1
 }
 
-// networkStrikes are where services are killed: around the COMMIT of each write on the way of an
-// invitation, and in the work of who delivers it.
+// networkStrikes are the points where services are killed: around the COMMIT of each write on the
+// way of an invitation, and in the work that delivers the invitation.
 var networkStrikes = []struct {
 	point  string
 	method syntax.NSID
@@ -237,12 +237,12 @@ var networkStrikes = []struct {
 }
 
 const (
-	strikeWithin = 3 * time.Second // a service that has not come to the point is killed where it is
-	longestAway  = 2 * time.Second // of those that are killed
-	awayFor      = time.Minute     // of the one that is away for longer
+	strikeWithin = 3 * time.Second // a service that has not reached the point by then is killed where it is
+	longestAway  = 2 * time.Second // of a service that was killed
+	awayFor      = time.Minute     // of the service that is away for longer
 )
 
-// disturb kills services. In the middle one of them is away for a while.
+// disturb kills services. In the middle of the run, one of them is away for a while.
 func (n *network) disturb(ctx, writing context.Context, victim int) {
 	begun := time.Now()
 	n.strike(ctx, writing, begun.Add(n.length/3))
@@ -253,7 +253,7 @@ func (n *network) disturb(ctx, writing context.Context, victim int) {
 	n.strike(ctx, writing, begun.Add(n.length))
 }
 
-// strike kills one service after the other until the time.
+// strike kills one service after the other until the given time.
 func (n *network) strike(ctx, writing context.Context, until time.Time) {
 	for {
 		xrpc.Sleep(writing, time.Duration(n.w.RNG.Int64N(int64(max(n.length/30, time.Second/2)))))
@@ -264,7 +264,7 @@ func (n *network) strike(ctx, writing context.Context, until time.Time) {
 		gone := time.Duration(n.w.RNG.Int64N(int64(longestAway)))
 		n.w.Progress(fmt.Sprintf("a service is killed %s of %s", at.point, at.method))
 		Check(s.Arm(ctx, at.point, at.method, "kill"))
-		// The error says that nobody has come there.
+		// An error means that the service has not reached the point.
 		_ = xrpc.Until(ctx, strikeWithin, func() (bool, error) { return s.Exited() != nil, nil })
 		Check(s.Kill())
 		n.mu.Lock()

@@ -23,18 +23,19 @@ import (
 
 // How NetworkGrowth plays.
 const (
-	growthPeople = 30  // of each service
-	growthConvos = 100 // of each service, of two members
+	growthPeople = 30  // people of each service
+	growthConvos = 100 // convos of each service, with two members
 	growthAcross = 10  // one convo in so many has a member of another service
 	growthStock  = 10  // KeyPackages of a person
-	growthLanes  = 32  // unanswered requests of each service
+	growthLanes  = 32  // unanswered requests to each service
 	growthTurns  = 3
 	growthBody   = 1 << 10
 	growthWarm   = 2 * time.Second
 )
 
-// NetworkGrowth measures how many messages a second one, two and three services take. Each has a part
-// of this machine's processors. If these and the load use all processors, the rates mean nothing.
+// NetworkGrowth measures how many messages a second one, two and three services take. Each service
+// has a part of this machine's processors. If the services and the load use all processors, the
+// rates mean nothing.
 func NetworkGrowth(ctx context.Context, w *testbed.World) {
 	g := &growth{w: w, length: orDefault(w.For, liveFor)}
 	w.WithServices(ctx, networkServices, unlimited(ctx, w), func(all []*testbed.Service) {
@@ -45,14 +46,14 @@ func NetworkGrowth(ctx context.Context, w *testbed.World) {
 	})
 }
 
-// growth is one run of the scenario network-growth.
+// growth is one run of NetworkGrowth.
 type growth struct {
 	w        *testbed.World
-	length   time.Duration // of a turn
+	length   time.Duration // length of a turn
 	services []*testbed.Service
-	people   [][]*xrpc.Account // by home
-	convos   [][]*growthConvo  // by service
-	limits   []*testbed.Cores  // of the services
+	people   [][]*xrpc.Account // people, by home
+	convos   [][]*growthConvo  // convos, by service
+	limits   []*testbed.Cores  // limits of the services
 }
 
 // growthConvo is a convo. Its group is fake, which the server cannot see.
@@ -86,7 +87,7 @@ func (g *growth) settle(ctx context.Context) {
 	}
 }
 
-// create makes a convo at a service, by one of its people, with a person of a home.
+// create makes a convo at a service: a person of that service invites a person of a home.
 func (g *growth) create(ctx context.Context, at, home, i int) *growthConvo {
 	by, with := g.people[at][i%growthPeople], g.people[home][(i+1)%growthPeople]
 	c := &growthConvo{group: mlsclient.RandomBytes(16), members: [2]*xrpc.Account{by, with}}
@@ -172,7 +173,8 @@ func (g *growth) send(ctx context.Context, at, i int) error {
 	return err
 }
 
-// used is the processor time of the first n databases, of their servers, and of this process, in s.
+// used returns the processor time in s of the first n databases, of their servers, and of this
+// process.
 func (g *growth) used(n int) []float64 {
 	all := make([]float64, 2*n+1)
 	for i, l := range g.limits[:n] {
@@ -191,7 +193,7 @@ func figures(all []float64) string {
 	return strings.Join(texts, " ")
 }
 
-// judge checks that every convo has what was acknowledged, and that every home was told.
+// judge checks that every convo has its acknowledged messages, and that every home was told.
 func (g *growth) judge(ctx context.Context) {
 	for at, s := range g.services {
 		for _, c := range g.convos[at] {

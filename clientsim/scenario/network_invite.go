@@ -13,8 +13,9 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// invite makes a convo at the person's own service, or adds members to one where it is. Sometimes who
-// is invited into a new one blocks the inviter between the claim and the Welcome.
+// invite makes a convo at the person's own service, or adds members to a convo at its service.
+// Sometimes the person who is invited to a new convo blocks the inviter between the claim and the
+// Welcome.
 func (n *network) invite(ctx context.Context, p *resident) {
 	at, convo, ok := p.Phone, "", p.made < networkConvos && n.there(ctx, p.home)
 	var members []string
@@ -54,14 +55,15 @@ func (n *network) invite(ctx context.Context, p *resident) {
 	if name := xrpc.ErrorName(err); name == mlsapi.ErrAlreadyMember || err == nil && epoch == 0 {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.late++ // two members add the same person at once
+		n.late++ // two members have added the same person at once
 		return
 	}
 	Check(err)
 	n.record(convo, service, epoch, p, packages)
 }
 
-// claim claims a KeyPackage of q at q's home, with a receipt. Nobody whom q has blocked there gets one.
+// claim claims a KeyPackage of q at q's home, with a receipt. A person whom q has blocked there
+// gets none.
 func (n *network) claim(ctx context.Context, p, q *resident, asked int) []mlsapi.KeyPackageRef {
 	home := Must(p.at[asked].Home(ctx, q.Account.DID))
 	if home != n.services[q.home].DID {
@@ -84,8 +86,8 @@ func (n *network) claim(ctx context.Context, p, q *resident, asked int) []mlsapi
 	return packages
 }
 
-// block makes the owner of a claimed KeyPackage, which is of another service and was never invited by
-// p, block p at home. After that, p gets none.
+// block makes the owner of a claimed KeyPackage block p at home. The owner is of another service,
+// and p has never invited the owner. After the block, p gets no KeyPackage.
 func (n *network) block(ctx context.Context, p *resident, k mlsapi.KeyPackageRef, service int) {
 	q := n.person(k.DID)
 	pair := [2]syntax.DID{p.Account.DID, k.DID}
@@ -107,8 +109,8 @@ func (n *network) person(did syntax.DID) *resident {
 	return n.people[i]
 }
 
-// welcome makes a convo of the KeyPackages' owners, or adds them to one. It returns the epoch that the
-// Welcome leads into, or 0 if another member has added one of them.
+// welcome makes a convo of the KeyPackages' owners, or adds them to a convo. It returns the epoch
+// that the Welcome leads into, or 0 if another member has already added one of the owners.
 func (n *network) welcome(ctx context.Context, p *resident, at *client.Phone, convo string,
 	packages []mlsapi.KeyPackageRef) (_ string, epoch int64, err error) {
 	defer Catch(&err)
@@ -144,7 +146,7 @@ func (n *network) welcome(ctx context.Context, p *resident, at *client.Phone, co
 	return Must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)).ID, int64(d.Epoch), nil
 }
 
-// record notes who was welcomed, and what everybody must hear.
+// record records who was welcomed, and the events that everybody must get.
 func (n *network) record(convo string, service int, epoch int64, by *resident, packages []mlsapi.KeyPackageRef) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -163,8 +165,8 @@ func (n *network) record(convo string, service int, epoch int64, by *resident, p
 	}
 }
 
-// answer answers the oldest Welcome or invitation that the person has heard of, if the services answer
-// that have to do with it. Otherwise it waits.
+// answer answers the oldest Welcome or invitation that the person has heard of. If a service that
+// takes part does not answer, the person waits.
 func (n *network) answer(ctx context.Context, p *resident) {
 	p.mu.Lock()
 	if len(p.heard) == 0 {

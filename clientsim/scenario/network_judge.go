@@ -14,7 +14,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// finish lets everything arrive when nothing fails any more, and everybody answer.
+// finish waits, after the last fault, until everything has arrived and everybody has answered.
 func (n *network) finish(ctx context.Context) {
 	start := time.Now()
 	for _, s := range n.services {
@@ -36,7 +36,7 @@ func (n *network) finish(ctx context.Context) {
 	limit := lastEventTimeout
 	if err != nil {
 		n.w.Broken("not everything has arrived: %v", err)
-		limit = time.Second // the rest will not come either
+		limit = time.Second // the rest will not arrive
 	}
 	n.w.Note("the last invitation arrived %s after the last fault", time.Since(start).Round(time.Millisecond))
 	for _, p := range n.people {
@@ -52,7 +52,7 @@ func (n *network) finish(ctx context.Context) {
 	}
 }
 
-// invitationRows are what is stored or shown of invitations, by the person and the KeyPackageRef.
+// invitationRows are the stored or shown states of invitations, by person and KeyPackageRef.
 type invitationRows map[string][]string
 
 func invitationKey(did syntax.DID, ref string) string { return did.String() + " " + ref }
@@ -103,7 +103,8 @@ func (n *network) judge(ctx context.Context) {
 		len(n.people), len(n.where), n.claims, n.held, len(n.invited), joined, declined, hidden, n.late, n.kills)
 }
 
-// collect reads the rows of the services that sent and received invitations, and what people are shown.
+// collect reads the rows of the services that sent and received invitations, and the lists that
+// people are shown.
 func (n *network) collect(ctx context.Context, sent, received, listed invitationRows) {
 	for _, s := range n.services {
 		for _, i := range Must(s.Sent(ctx)) {
@@ -120,7 +121,7 @@ func (n *network) collect(ctx context.Context, sent, received, listed invitation
 	}
 }
 
-// same takes a row out of rows, and reports it unless it is there as it has to be, once.
+// same takes a row out of rows, and reports the row unless it is there once and as wanted.
 func (n *network) same(where, key string, rows invitationRows, want ...string) {
 	got := rows[key]
 	delete(rows, key)

@@ -16,8 +16,8 @@ import (
 	"mlsd/internal/errs"
 )
 
-// playObjects sends objects that only some libraries make, or understand, through the server. Each
-// group has members of one library, until the objects are committed. agents are the libraries to
+// playObjects sends objects through the server that only some libraries make or understand. Each
+// group has members of one library until the objects are committed. agents are the libraries to
 // choose from.
 func playObjects(ctx context.Context, w *testbed.World, agents []mlsclient.Library) {
 	w.Suite = mlsclient.SuiteX25519
@@ -48,7 +48,7 @@ func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, v
 	for i := range n {
 		p := Must(o.w.PhoneOf(fmt.Sprintf("%s-objects-%d", library.Name, i), library))
 		p.Device.HideHandshakes(false)
-		// OpenMLS takes no GREASE extensions. Its capabilities have GREASE values anyway.
+		// OpenMLS takes no GREASE extensions, but its capabilities have GREASE values.
 		if greaser, ok := p.Device.(mlsclient.Greaser); ok {
 			Check(greaser.Grease())
 		}
@@ -72,14 +72,14 @@ func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) {
 	carol := o.first[2]
 	o.custom(ctx, bob, carol)
 	o.psk(ctx, carol, bob)
-	// Another library accepts the leaves. The final checks copy its device.
+	// Another library accepts the leaves. The final checks copy the device of that library.
 	guest := o.phone(ctx, library.Name+"-objects-guest", mlsclient.Go())
 	o.adds(ctx, bob, guest)
 	agree(ctx, o.w, o.convo, o.members)
 }
 
-// selfRemove makes a member ask for its removal, and another member commit it by reference. The
-// owner stays on the roster until it leaves.
+// selfRemove makes a member ask for its removal, and another member commit the removal by
+// reference. The owner stays on the roster until it leaves.
 func (o *objects) selfRemove(ctx context.Context, leaver, by *client.Phone) {
 	proposal := Must(leaver.Propose(ctx, o.convo, mlsclient.SelfRemove, nil))
 	o.members = slices.DeleteFunc(o.members, func(p *client.Phone) bool { return p == leaver })
@@ -91,8 +91,8 @@ func (o *objects) selfRemove(ctx context.Context, leaver, by *client.Phone) {
 	Check(leaver.Leave(ctx, o.convo))
 }
 
-// custom makes a member propose what only the application knows, and another member commit it by
-// reference. The server does not know what the commit does.
+// custom makes a member send a proposal that only the application knows, and another member commit
+// it by reference. The server does not know what the commit does.
 func (o *objects) custom(ctx context.Context, from, by *client.Phone) {
 	proposal := Must(from.Propose(ctx, o.convo, mlsclient.Custom, []byte("a receipt")))
 	o.commits(ctx, "custom proposal", proposal, by, mlsapi.ConvoViewCommitLevelStructure)

@@ -15,19 +15,19 @@ import (
 
 const (
 	failoversUsual = 2
-	failoverLoad   = 2 * time.Second // before the first outage, after each, and after the last
-	cutStill       = time.Second     // after a cut, a write that comes later is not one that was under way
+	failoverLoad   = 2 * time.Second // load before the first outage, after each outage, and after the last
+	cutStill       = time.Second     // a write that is acknowledged so long after a cut was not already running
 )
 
 // internalError is the name of an answer that no fault of a database may cause. No lexicon has it.
 const internalError = "InternalServerError"
 
-// outage is a fault of a database's primary.
+// outage is a fault of the primary of a database.
 type outage struct {
 	name  string
 	stays bool // the primary stays the primary
-	// begin makes the fault, and waits for another primary unless this one stays. end ends it, and
-	// waits until no standby is missing.
+	// begin makes the fault. Unless the primary stays, begin waits for another primary. end ends the
+	// fault, and waits until no standby is missing.
 	begin func(context.Context) (end func(context.Context))
 }
 
@@ -35,12 +35,12 @@ type outage struct {
 type outageRun struct {
 	*liveRun
 	writes             *writeTimes
-	gaps, nodes, whole map[string][]time.Duration // by outage; nodes: the slower one of each
+	gaps, nodes, whole map[string][]time.Duration // by outage; nodes has the slower node of each outage
 }
 
-// playOutages makes n outages under load, by turns, each of them at most as long as limit. Every
-// acknowledged write is there once, at its seq, and is replayed. Every subscriber sees everything once,
-// in order.
+// playOutages makes n outages under load, by turns. Each outage lasts at most as long as limit.
+// Every acknowledged write is there once, at its seq, and is replayed. Every subscriber sees
+// everything once, in order.
 func playOutages(ctx context.Context, w *testbed.World, f *testbed.Cluster, writes *writeTimes, limit time.Duration,
 	n int, outages ...outage) {
 	r := &outageRun{
@@ -94,7 +94,7 @@ func (r *outageRun) fail(ctx context.Context, one outage, limit time.Duration) {
 	r.gaps[one.name] = append(r.gaps[one.name], r.writes.longest())
 }
 
-// seconds is the median and the maximum.
+// seconds returns the median and the maximum.
 func seconds(all []time.Duration) string {
 	slices.Sort(all)
 	return fmt.Sprintf("%.1f s (most %.1f)", all[len(all)/2].Seconds(), all[len(all)-1].Seconds())

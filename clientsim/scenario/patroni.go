@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	patroniRound = 4 * time.Minute  // at most, of one fault with the return of what failed
-	patroniEach  = 6 * patroniRound // at most, of each fault once
-	patroniNone  = 5 * time.Second  // without a write: then somebody decides that the full disk is full
+	patroniRound = 4 * time.Minute  // limit of one fault, including the return of the failed machine
+	patroniEach  = 6 * patroniRound // limit of each fault once
+	patroniNone  = 5 * time.Second  // without a write for so long, somebody decides about the full disk
 )
 
-// Patroni makes the primary of three PostgreSQL fail in six ways under load, again and again, and does
-// nothing else: Patroni must make another one the primary.
+// Patroni makes the primary of three PostgreSQL fail in six ways under load, again and again. It
+// does nothing else: Patroni must make another PostgreSQL the primary.
 func Patroni(ctx context.Context, w *testbed.World) {
 	w.WithPatroni(ctx, func(f *testbed.Cluster, p *testbed.Patroni) {
 		writes := newWriteTimes(len(f.Nodes))

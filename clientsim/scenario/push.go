@@ -16,9 +16,9 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// Push uses phones that fetch only when they are pushed to. After every burst of messages they must
-// have read the last one. The sender is not pushed to. A Welcome pushes to its device only. An
-// unregistered device gets nothing.
+// Push uses phones that fetch only after a push. After every burst of messages, they must have read
+// the last message. The sender gets no push. A Welcome pushes to its device only. An unregistered
+// device gets nothing.
 func Push(ctx context.Context, w *testbed.World) {
 	w.WithReceiver(ctx, func(r *client.Receiver) { push(ctx, w, r) })
 }
@@ -51,7 +51,8 @@ func push(ctx context.Context, w *testbed.World, r *client.Receiver) {
 	}
 }
 
-// registrations checks that repeated registrations are one, and that each URL keeps its secret.
+// registrations checks that repeated registrations count as one, and that each URL keeps its
+// secret.
 func registrations(ctx context.Context, w *testbed.World, r *client.Receiver, p *client.Phone, b *client.PushTarget) {
 	call := xrpc.RegisterCall(b.Device, b.URL, xrpc.NewKey())
 	answers := Must(w.AtOnce(ctx, p, call, 2))
@@ -67,7 +68,7 @@ func registrations(ctx context.Context, w *testbed.World, r *client.Receiver, p 
 	if again != first || other == first {
 		w.Broken("the secret of one URL was %q and %q, and that of another %q", first, again, other)
 	}
-	// The repeated old call gets its old answer, and changes nothing back.
+	// The repeated old call gets its old answer, and does not restore the old registration.
 	answer := Must(w.Net.Do(ctx, p.Account, call))
 	if same, err := p.Registered(b, call, answer); err != nil || same != first || !answer.Replayed() {
 		w.Broken("registered again under its key: secret %q (replay: %t), the first was %q: %v", same, answer.Replayed(),
@@ -90,7 +91,7 @@ func unregistrations(ctx context.Context, w *testbed.World, p *client.Phone, b *
 	}))
 }
 
-// sendBurst sends some messages and waits until the last is read.
+// sendBurst sends some messages and waits until the last message is read.
 func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string,
 	burst int) {
 	seen, text := len(at.Pushes()), ""
@@ -106,8 +107,8 @@ func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at
 	}
 }
 
-// pushedWelcome adds a phone whose owner has another device, and shares a convo with the adder: a
-// Welcome is not pushed between people who share no convo. Only the device that the Welcome is for
+// pushedWelcome adds a phone. Its owner has another device, and shares a convo with the adder,
+// because a Welcome is not pushed between people who share no convo. Only the device of the Welcome
 // gets a push.
 func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, adder *client.Phone,
 	convo string) (*client.Phone, *client.PushTarget) {
@@ -140,9 +141,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// PushReceiverFails uses a receiver that answers 500, 503 and nothing. The call is repeated under
-// its key, so a receiver that compares keys sees every job once. Other refusals are not repeated,
-// and 410 ends the registration.
+// PushReceiverFails uses a receiver that answers 500, 503 and nothing. The server repeats the call
+// under its key, so a receiver that compares keys sees every job once. After other refusals, the
+// server does not repeat the call, and 410 ends the registration.
 func PushReceiverFails(ctx context.Context, w *testbed.World) {
 	w.WithReceiver(ctx, func(r *client.Receiver) { failing(ctx, w, r) })
 }
@@ -173,7 +174,8 @@ func failing(ctx context.Context, w *testbed.World, r *client.Receiver) {
 	Check(w.FetchesWhenPushed(ctx, bob, atBob, convo, "registered again", seen))
 }
 
-// called sends one message, sets the answers to its pushes, and returns them when there are n.
+// called sends one message, sets the answers to its pushes, and returns the pushes when there are
+// n.
 func called(ctx context.Context, w *testbed.World, from *client.Phone, at *client.PushTarget, convo string, n int,
 	answers ...int) []client.Push {
 	before := len(at.Pushes())
@@ -187,7 +189,7 @@ func called(ctx context.Context, w *testbed.World, from *client.Phone, at *clien
 	return pushes[before:]
 }
 
-// failed makes the pushes of one message fail. The repeated ones must be the same.
+// failed makes the pushes of one message fail. The repeated pushes must be the same.
 func failed(ctx context.Context, w *testbed.World, from *client.Phone, at *client.PushTarget, convo string,
 	answers ...int) {
 	pushes := called(ctx, w, from, at, convo, len(answers)+1, answers...)
@@ -201,8 +203,8 @@ func failed(ctx context.Context, w *testbed.World, from *client.Phone, at *clien
 	}
 }
 
-// superseded sends a message while a job waits for its next attempt. The receiver gets it under a
-// new key.
+// superseded sends a message while a job waits for its next attempt. The receiver gets the job
+// under a new key.
 func superseded(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string) {
 	pushes := called(ctx, w, from, at, convo, 1, 503)
 	seen, text := len(at.Pushes()), "while the receiver was busy"
@@ -215,7 +217,7 @@ func superseded(ctx context.Context, w *testbed.World, from, to *client.Phone, a
 	Check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
 }
 
-// refusedPush refuses a push for good. It is not repeated, and the next one comes.
+// refusedPush refuses a push for good. That push is not repeated, and the next push comes.
 func refusedPush(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string) {
 	pushes := called(ctx, w, from, at, convo, 1, 400)
 	for i := range 2 {
@@ -255,8 +257,8 @@ type pushStep struct {
 	calls         int
 }
 
-// PushKilled kills the server at each of these steps. Every message makes one job. The device gets
-// each one once if it compares keys.
+// PushKilled kills the server at each of these steps. Every message makes one job. A device that
+// compares keys gets each job once.
 func PushKilled(ctx context.Context, w *testbed.World) {
 	w.WithReceiver(ctx, func(r *client.Receiver) {
 		phones, convo := Must2(w.Convo(ctx, 2))

@@ -12,9 +12,9 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// ExternalRejoin makes a device lose its state, once with its signature key and once without, and
-// rejoin by external commit. The answer is lost, and once the app is killed on the way. The others
-// read the commit in the log. The lost device's leaf is gone.
+// ExternalRejoin makes a device lose its state, once with its signature key and once without. The
+// device rejoins by external commit. The answer is lost, and once the app is killed on the way. The
+// others read the commit in the log. The lost device's leaf is gone.
 func ExternalRejoin(ctx context.Context, w *testbed.World) {
 	phones, convo := Must2(w.Convo(ctx, 3))
 	alice, bob := phones[0], phones[1]
@@ -59,8 +59,8 @@ func onlyLeaf(w *testbed.World, p, other *client.Phone, convo string, leaves int
 	}
 }
 
-// OwnDevice makes a member add a second device by a commit with a Welcome. A third one joins by
-// external commit. All three read and write, and the roster has one person. Then one of them
+// OwnDevice makes a member add a second device by a commit with a Welcome. A third device joins by
+// external commit. All three devices read and write, and the roster has one person. Then one device
 // removes another.
 func OwnDevice(ctx context.Context, w *testbed.World) {
 	phones, convo := Must2(w.Convo(ctx, 2))
@@ -92,9 +92,9 @@ func leaves(w *testbed.World, p *client.Phone, convo string, want int) {
 	}
 }
 
-// RemovedCannotReturn makes a removed member, one that left and an outsider try to join by external
-// commit, with an old GroupInfo and with the present one, which a friend leaked. A member that is
-// added again comes back by its Welcome.
+// RemovedCannotReturn makes a removed member, a member that left and an outsider try to join by
+// external commit. They use an old GroupInfo and the present GroupInfo, which a friend leaked. A
+// member that is added again comes back by its Welcome.
 func RemovedCannotReturn(ctx context.Context, w *testbed.World) {
 	phones, convo := Must2(w.Convo(ctx, 4))
 	alice, bob, carol, dave := phones[0], phones[1], phones[2], phones[3]

@@ -15,7 +15,7 @@ import (
 // Result is the result of one scenario.
 type Result struct {
 	Scenario   string              `json:"scenario"`
-	Skipped    string              `json:"skipped,omitempty"` // why
+	Skipped    string              `json:"skipped,omitempty"` // why the scenario was skipped
 	Duration   time.Duration       `json:"durationNs"`
 	Sent       int64               `json:"sent"`
 	Delivered  int64               `json:"delivered"`
@@ -25,7 +25,7 @@ type Result struct {
 	Duplicated int                 `json:"duplicated"`
 	Violated   int                 `json:"violated"`
 	Violations []history.Violation `json:"violations,omitempty"`
-	Notes      []string            `json:"notes,omitempty"` // what was measured
+	Notes      []string            `json:"notes,omitempty"` // measured figures
 }
 
 func (r *Result) count(s *xrpc.Stats, found []history.Violation) {
@@ -116,8 +116,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return err
 }
 
-// maxListed is how many violations are listed per scenario. Every member reports one fault of a
-// server in every entry.
+// maxListed is how many violations are listed per scenario. Every member reports a fault of the
+// server once per entry.
 const maxListed = 20
 
 func listViolations(w io.Writer, s Result) {

@@ -24,7 +24,7 @@ import (
 const (
 	resetMembers = 30
 	resetters    = 3
-	lostPackets  = 0.1 // of requests
+	lostPackets  = 0.1 // share of the requests
 )
 
 // resetting is a convo that is being reset.
@@ -33,12 +33,12 @@ type resetting struct {
 	convo   string
 	mallory *client.Phone
 	honest  []*client.Phone
-	stuck   map[*client.Phone]bool // cannot process mallory's commit
+	stuck   map[*client.Phone]bool // phones that cannot process mallory's commit
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	sent  map[string]sentText
 	won   int
-	lost  int // resets that another one was before
+	lost  int // resets that came after another reset
 	moved int // messages that went into the successor instead
 }
 
@@ -48,18 +48,19 @@ type sentText struct {
 	epoch uint64
 }
 
-// Reset splits a group of 30 members by a commit that half of them cannot process. Three of them reset
-// the convo at once, while all go on writing, packets are lost and the server is killed around the
-// COMMIT of a reset. Every member finds the successor in the log, in a refusal or in getConvo, and
-// enters it with a Welcome or by external commit; some apps are killed on the way. All honest devices
-// must be in one successor, and none in another. What was acknowledged can be read.
+// Reset splits a group of 30 members by a commit that half of them cannot process. Three members
+// reset the convo at once, while all members go on writing, packets are lost, and the server is
+// killed around the COMMIT of a reset. Every member finds the successor in the log, in a refusal or
+// in getConvo, and enters it with a Welcome or by external commit. Some apps are killed on the way.
+// All honest devices must be in one successor, and no device in another. Every acknowledged message
+// can be read.
 func Reset(ctx context.Context, w *testbed.World) {
 	phones, convo := Must2(w.Convo(ctx, resetMembers))
 	bad := w.RNG.IntN(resetMembers)
 	r := &resetting{w: w, convo: convo, mallory: phones[bad], honest: slices.Delete(slices.Clone(phones), bad, bad+1),
 		stuck: map[*client.Phone]bool{}, sent: map[string]sentText{}}
 	for _, p := range phones {
-		p.Model = nil // it follows no reset: the scenario checks itself
+		p.Model = nil // the model follows no reset, so the scenario checks this itself
 		w.Retire(p)
 		Check(p.Publish(ctx, resetters))
 	}
@@ -71,7 +72,7 @@ func Reset(ctx context.Context, w *testbed.World) {
 	r.judge(ctx)
 }
 
-// send sends a text into the convo or its successor, and notes where it was acknowledged.
+// send sends a text into the convo or its successor, and records where the text was acknowledged.
 func (r *resetting) send(ctx context.Context, p *client.Phone, about string) (err error) {
 	defer Catch(&err)
 	text := about + ", by " + p.Name
@@ -148,7 +149,7 @@ func (r *resetting) live(ctx context.Context, p *client.Phone, rng *rand.Rand, r
 		Check(r.send(ctx, p, "meanwhile"))
 	}
 	for {
-		if rng.IntN(5) == 0 { // the app is killed, and begins again
+		if rng.IntN(5) == 0 { // the app is killed and starts again
 			p.Kill()
 			Check(p.Launch())
 			Check(p.Flush(ctx))
@@ -183,11 +184,11 @@ func (r *resetting) reset(ctx context.Context, p *client.Phone, rng *rand.Rand) 
 	r.won++
 }
 
-// judge checks where everybody is, and what was read.
+// judge checks in which convo everybody is, and which messages they have read.
 func (r *resetting) judge(ctx context.Context) {
 	successor := *Must(r.honest[0].Convo(ctx, r.convo)).SuccessorConvoID
 	for _, p := range r.honest {
-		Check(p.Sync(ctx, successor)) // first all commits of those who entered
+		Check(p.Sync(ctx, successor)) // first reads the commits of all who entered
 	}
 	first := Must(r.honest[0].Group(successor))
 	byWelcome := 0

@@ -20,7 +20,7 @@ import (
 const (
 	restoredConvos = 3
 	restoredTexts  = 12  // messages of each phone
-	maxRounds      = 100 // calls of MakeGood of each phone until nothing is waited for
+	maxRounds      = 100 // calls of MakeGood of each phone until it waits for nothing
 )
 
 // RestoredBackup restores the server to a moment at which clients were writing. The server loses
@@ -37,8 +37,8 @@ func RestoredBackup(ctx context.Context, w *testbed.World) {
 	r.afterwards(ctx)
 }
 
-// RestoredBackrest is RestoredBackup with a PostgreSQL whose backups pgBackRest makes. It is restored
-// into another directory, and the server must notice that by itself.
+// RestoredBackrest is RestoredBackup with a PostgreSQL whose backups pgBackRest makes. PostgreSQL
+// is restored into another directory, and the server must notice the restore by itself.
 func RestoredBackrest(ctx context.Context, w *testbed.World) {
 	r := &restored{w: w}
 	database := Must(w.NewBackrest(ctx))
@@ -57,7 +57,7 @@ func (r *restored) makeGroups(ctx context.Context) {
 	}
 }
 
-// afterwards lets the clients make good what was lost, and judges it.
+// afterwards lets the clients make good the lost writes, and judges the result.
 func (r *restored) afterwards(ctx context.Context) {
 	w, lost := r.w, 0
 	for _, c := range w.Model.Snapshot() {
@@ -80,8 +80,8 @@ func (r *restored) afterwards(ctx context.Context) {
 	r.claimAll(ctx)
 }
 
-// claimAll claims the KeyPackages of those that joined. After the restore the server must not hand
-// out one that was used.
+// claimAll claims the KeyPackages of the phones that joined. After the restore, the server must not
+// hand out a used KeyPackage.
 func (r *restored) claimAll(ctx context.Context) {
 	for _, g := range r.groups {
 		used := g.joiner.UsedRef(g.convo)
@@ -112,12 +112,12 @@ type restoredGroup struct {
 	late    *client.Phone   // reconnects after the others
 	never   *client.Phone   // does not reconnect
 	leaver  *client.Phone   // leaves at the end
-	joiner  *client.Phone   // joins after the moment
+	joiner  *client.Phone   // joins after the moment of the restore
 }
 
 func (g *restoredGroup) creator() *client.Phone { return g.writers[0] }
 
-// reconnecting are the phones that are there at first, or also the late one.
+// reconnecting returns the phones that reconnect first, and with late also the late phone.
 func (g *restoredGroup) reconnecting(late bool) []*client.Phone {
 	phones := append([]*client.Phone{g.leaver, g.joiner}, g.writers...)
 	if late {
@@ -134,7 +134,7 @@ func (r *restored) makeGroup(ctx context.Context, i int) {
 	r.groups = append(r.groups, g)
 }
 
-// busy makes all phones write at once, and returns a moment in the middle of it.
+// busy makes all phones write at once, and returns a moment while they write.
 func (r *restored) busy(ctx context.Context) (to time.Time, err error) {
 	var before, after sync.WaitGroup
 	passed := make(chan struct{}) // closed at the moment
@@ -195,8 +195,8 @@ func (r *restored) change(ctx context.Context, g *restoredGroup, p *client.Phone
 	}
 }
 
-// makeGood lets phones make good what was lost, until none waits for anything. They wait for each
-// other as long as somebody gets on.
+// makeGood lets phones make good the lost writes, until no phone waits for anything. The phones
+// wait for each other as long as a phone makes progress.
 func (r *restored) makeGood(ctx context.Context, g *restoredGroup, phones []*client.Phone) (err error) {
 	defer Catch(&err)
 	for _, p := range phones {
@@ -232,7 +232,7 @@ func (r *restored) makeGood(ctx context.Context, g *restoredGroup, phones []*cli
 	return fmt.Errorf("after %d rounds, %s", maxRounds, waiting)
 }
 
-// judge checks what became of what was lost. Devices that never come back are taken out.
+// judge checks that the lost writes came back. Devices that never come back are taken out.
 func (r *restored) judge(lost int) {
 	never, late := map[syntax.DID]bool{}, map[syntax.DID]bool{}
 	for _, g := range r.groups {

@@ -20,15 +20,15 @@ import (
 // Config says what to run, and against what.
 type Config struct {
 	testbed.Options
-	// Scenarios are names. None means all.
+	// Scenarios are the names of the scenarios to run. If there are none, all scenarios run.
 	Scenarios []string
-	// Server is the URL of a running server. With "" the run starts its own.
+	// Server is the URL of a running server. If it is "", the run starts its own server.
 	Server string
 	// ServiceDID is the audience of the tokens. It must be the server's.
 	ServiceDID string
 	// PLCListen is where the PLC directory listens.
 	PLCListen string
-	// Binary is the mlsd to start. With "" one is found or built.
+	// Binary is the mlsd to start. If it is "", the run finds or builds one.
 	Binary string
 	// Progress gets progress lines for a person. It may be nil.
 	Progress io.Writer
@@ -146,8 +146,8 @@ func (s Scenario) Play(ctx context.Context, w *testbed.World) {
 	w.Attempt(func() { Check(w.Close()) })
 }
 
-// salt gives each scenario its own random sequence. So a scenario draws the same numbers alone and
-// among others.
+// salt gives each scenario its own random sequence. So a scenario draws the same numbers whether it
+// runs alone or among others.
 func salt(name string) uint64 {
 	var sum uint64 = 14695981039346656037
 	for _, b := range []byte(strings.ToLower(name)) {

@@ -8,14 +8,14 @@ import (
 	"mlsd/clientsim/testbed"
 )
 
-// Scenario is one test of promises. Run plays it and reports what it sees broken. Then the checks
-// compare everything.
+// Scenario is one test of promises. Run plays the scenario and reports the broken promises that it
+// sees. After Run, the checks compare everything.
 type Scenario struct {
 	Name string
 	// About is one line for --list.
 	About string
-	// Control is set for a scenario that kills or restarts the server, receives its pushes, or
-	// makes time pass. These need a server of our own.
+	// Control is set for a scenario that kills or restarts the server, receives its pushes, or makes
+	// time pass. Such a scenario needs a server of our own.
 	Control bool
 	// Agents is set for a scenario that needs agents of other MLS libraries.
 	Agents bool
@@ -96,7 +96,7 @@ func Scenarios() []Scenario {
 	}...)
 }
 
-// withSettings plays with a server that has other settings, and gives it the usual ones again.
+// withSettings plays with a server that has other settings, and then restores the usual settings.
 func withSettings(ctx context.Context, w *testbed.World, settings map[string]string,
 	play func(context.Context, *testbed.World)) {
 	Check(w.Restart(ctx, settings))

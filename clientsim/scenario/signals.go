@@ -18,7 +18,7 @@ import (
 	"mlsd/internal/errs"
 )
 
-// signalTimeout is how long a signal may take to all who get it.
+// signalTimeout is how long a signal may take to reach everybody who gets it.
 const signalTimeout = time.Minute
 
 // signalTest is a convo whose members are connected to two servers.
@@ -30,20 +30,20 @@ type signalTest struct {
 	receivers               map[string]*signalReceiver
 }
 
-// signalReceiver is a subscriber with what it has received.
+// signalReceiver is a subscriber that records what it has received.
 type signalReceiver struct {
 	*client.Subscriber
-	mu      sync.Mutex // guards what follows
-	events  int        // that are kept
+	mu      sync.Mutex // guards the fields below
+	events  int        // number of events that the server keeps
 	removed bool
 	typing  [][]byte
 	cursors []xrpc.MemberCursor
 }
 
 // Signals makes members signal and move their cursors, on two servers. Each signal reaches all
-// members who are connected, on both servers and with all their devices. It does not reach who was
-// removed, who was never a member, or who has blocked its sender. Moved cursors reach who shares its
-// own. The database holds nothing of a signal.
+// connected members, on both servers and with all their devices. It does not reach people who were
+// removed, who were never members, or who have blocked its sender. A moved cursor reaches the
+// members who share their own cursor. The database holds nothing of a signal.
 func Signals(ctx context.Context, w *testbed.World) {
 	w.WithSibling(ctx, func(_ *testbed.Proc, other *xrpc.Client) {
 		withStreamTest(ctx, w, func(s *streamTest) {
@@ -141,7 +141,8 @@ func (e *signalReceiver) has(payload []byte) bool {
 	return slices.ContainsFunc(e.typing, func(p []byte) bool { return bytes.Equal(p, payload) })
 }
 
-// expect waits until the named subscribers have received a signal, and reports others that have.
+// expect waits until the named subscribers have received a signal, and reports other subscribers
+// that have received it.
 func (t *signalTest) expect(ctx context.Context, payload []byte, names ...string) {
 	t.await(ctx, "a signal", func(e *signalReceiver) bool { return !slices.Contains(names, e.Name) || e.has(payload) })
 	for name, e := range t.receivers {
@@ -171,7 +172,7 @@ func (t *signalTest) signalsArrive(ctx context.Context, other *xrpc.Client) {
 	if name := xrpc.ErrorName(err); name != mlsapi.ErrConvoNotFound {
 		t.w.Broken("an outsider's signal was answered with %q, %v", name, err)
 	}
-	// What is stored is found: the check of the database can fail.
+	// The check finds what the database stores, so the check can fail.
 	d := Must(t.alice.DraftSend(t.convo, "a message"))
 	kept := Must(mlsapi.DecodeSendMessageInput(d.Call.Body))
 	Check(t.alice.Flush(ctx))
@@ -213,7 +214,8 @@ func (t *signalTest) cursorsArrive(ctx context.Context, other *xrpc.Client) {
 	}
 }
 
-// seeCursor waits until the named subscribers have seen a cursor, and reports others that have.
+// seeCursor waits until the named subscribers have seen a cursor, and reports other subscribers
+// that have seen it.
 func (t *signalTest) seeCursor(ctx context.Context, at xrpc.MemberCursor, names ...string) {
 	saw := func(e *signalReceiver) bool {
 		e.mu.Lock()
@@ -228,7 +230,7 @@ func (t *signalTest) seeCursor(ctx context.Context, at xrpc.MemberCursor, names 
 	}
 }
 
-// removedReceivesNothing removes carol, and signals once she knows.
+// removedReceivesNothing removes carol. When carol knows of it, a member signals.
 func (t *signalTest) removedReceivesNothing(ctx context.Context) {
 	old := Must(t.carol.Group(t.convo))
 	stale := Must(old.Encrypt([]byte("carol types")))

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	spammed       = 12 // people, if --members says no more
+	spammed       = 12 // number of people, if --members says no more
 	spammedAtOnce = 98 // people in one convo of the spammer's, besides itself and a friend
-	spamMessages  = 3  // in each convo
+	spamMessages  = 3  // messages in each convo
 )
 
 // victim is a person whom the spammer invites.
@@ -32,10 +32,10 @@ func acquaint(ctx context.Context, a, b *client.Phone) {
 	Check(b.Join(ctx, convo))
 }
 
-// Spammer invites many people who share no convo with it, and writes to them. Each has a request,
-// listed apart, and gets no push. A friend in the same convos is pushed. Who accepts is pushed from
-// then on. Who has blocked the spammer, or lets nobody invite it, has no KeyPackages for the
-// spammer.
+// Spammer invites many people who share no convo with it, and writes to them. Each of these people
+// has a request, which is listed apart, and gets no push. A friend in the same convos gets pushes.
+// A person who accepts gets pushes from then on. A person who has blocked the spammer, or lets
+// nobody invite them, has no KeyPackages for the spammer.
 func Spammer(ctx context.Context, w *testbed.World) {
 	w.WithReceiver(ctx, func(r *client.Receiver) { spam(ctx, w, r) })
 }
@@ -67,8 +67,8 @@ func spam(ctx context.Context, w *testbed.World, r *client.Receiver) {
 	answers(ctx, w, spammer, friend, witness, people)
 }
 
-// shutOut checks that somebody who has blocked the spammer and somebody who lets nobody invite it
-// look like somebody without KeyPackages.
+// shutOut checks two people: one has blocked the spammer, and one lets nobody invite them. To the
+// spammer, both must look like people without KeyPackages.
 func shutOut(ctx context.Context, w *testbed.World, spammer *client.Phone) {
 	phones := Must(w.Phones(ctx, 2))
 	Must(w.Net.Do(ctx, phones[0].Account, xrpc.BlockCall(spammer.Account.DID, xrpc.NewKey())))
@@ -79,8 +79,8 @@ func shutOut(ctx context.Context, w *testbed.World, spammer *client.Phone) {
 	}
 }
 
-// inviteAll makes convos of the friend and up to spammedAtOnce victims, and writes into them. It
-// says what that took.
+// inviteAll makes convos of the friend and up to spammedAtOnce victims, and writes into the convos.
+// It notes how long that took.
 func inviteAll(
 	ctx context.Context, w *testbed.World, spammer, friend *client.Phone, witness *client.PushTarget, people []victim,
 ) {
@@ -121,7 +121,7 @@ func isRequest(ctx context.Context, w *testbed.World, v victim) {
 }
 
 // answers lets the victims answer: one writes, one accepts, and one leaves and blocks. The spammer
-// writes again. Those who have accepted are pushed, and nobody else.
+// writes again. The victims who have accepted get a push, and nobody else does.
 func answers(
 	ctx context.Context, w *testbed.World, spammer, friend *client.Phone, witness *client.PushTarget, people []victim,
 ) {

@@ -11,20 +11,20 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// Steady is the load of Live for a run that watches the servers: it goes on at World.Rate for
-// World.For, and nothing is killed.
+// Steady is the load of Live for a run that watches the servers. It writes at World.Rate for
+// World.For, and kills nothing.
 type Steady struct {
 	// Change is the average time between two changes of rosters or epochs.
 	Change time.Duration
-	// ConnectionLife is about how long most subscribers keep a connection. Every fourth keeps its
-	// own for ever.
+	// ConnectionLife is the approximate time that most subscribers keep a connection. Every fourth
+	// subscriber keeps its connection for ever.
 	ConnectionLife time.Duration
 	// OnEvent gets the age of each event that comes over an open connection.
 	OnEvent func(age time.Duration)
 }
 
-// Play writes until World.For is over or stop ends. Then it waits until every subscriber has
-// everything, and reports what a subscriber missed or saw wrong.
+// Play writes until World.For is over or stop ends. Then it waits until every subscriber has all
+// events, and reports missing and wrong events.
 func (o Steady) Play(ctx, stop context.Context, w *testbed.World, f *testbed.Cluster) error {
 	b := newLiveRun(ctx, w, f, traffic.Options{MaxConvos: orDefault(w.Convos, liveConvos), Listen: o.connect})
 	b.pause = o.Change
@@ -41,8 +41,8 @@ func (o Steady) Play(ctx, stop context.Context, w *testbed.World, f *testbed.Clu
 // pausesFor is how long some subscribers stop reading, now and then.
 const pausesFor = 2 * time.Second
 
-// connect says how the i-th subscriber keeps its connections. Of eight, two keep theirs for ever,
-// two read server-sent events, and one pauses.
+// connect says how the i-th subscriber keeps its connections. Of eight subscribers, two keep their
+// connection for ever, two read server-sent events, and one pauses.
 func (o Steady) connect(i int, s *client.Subscriber) {
 	s.ServerSent = i%8 == 2 || i%8 == 4
 	s.ConnectionLife = o.ConnectionLife

@@ -15,8 +15,8 @@ import (
 	"mlsd/internal/terminal"
 )
 
-// loadFrom is the length from which a run is a load, in which accounts send more than people do. Its
-// server has no quotas.
+// loadFrom is the least length of a run that is a load. In a load, accounts send more than people
+// do, and the server has no quotas.
 const loadFrom = time.Minute
 
 // connect connects to the given server, or starts one.

@@ -15,14 +15,14 @@ import (
 
 const (
 	upgradeFor  = 2 * time.Minute // longest load, if --for says no longer one; it ends when the last server was replaced
-	upgradeRate = 50              // messages a second, so that the load is the same on every machine
+	upgradeRate = 50              // messages a second; a fixed rate makes the load the same on every machine
 	together    = 2 * time.Second // how long the servers run together after each replacement
 )
 
 // RollingUpgrade replaces two servers on one database, one at a time, by each of the binaries of
-// Options.Upgrade. At the end one server goes back to the binary before the last. Meanwhile clients
-// write and listen, and rosters change. Every call succeeds by the retry rule, and every subscriber
-// sees everything once, in order.
+// Options.Upgrade. At the end, one server goes back to the binary before the last. Clients write
+// and listen all the time, and rosters change. Every call succeeds by the retry rule, and every
+// subscriber sees everything once, in order.
 func RollingUpgrade(ctx context.Context, w *testbed.World) {
 	if w.Rate == 0 {
 		w.Rate = upgradeRate
@@ -31,7 +31,7 @@ func RollingUpgrade(ctx context.Context, w *testbed.World) {
 		b := newLiveRun(ctx, w, f, traffic.Options{})
 		b.length = max(w.For, upgradeFor)
 		b.disturb = func(ctx, writing context.Context, _ time.Duration) { b.replaceAll(ctx, writing) }
-		// The scenario's own server starts on this database afterwards.
+		// After the run, the scenario's own server starts on this database.
 		w.Server.UseBinary(w.Upgrade[len(w.Upgrade)-1])
 		b.playAndStop(ctx)
 		w.Note("no call failed; %d attempts were repeated. The longest pause: a message took %s until it was "+

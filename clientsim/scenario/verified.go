@@ -12,8 +12,8 @@ import (
 // verifiedMessages is how many messages VerifiedLog sends.
 const verifiedMessages = 24
 
-// VerifiedLog lets members check the log against the server's signed heads, and compare the heads
-// that they send each other inside encrypted messages. One of them joins later.
+// VerifiedLog lets members check the log against the server's signed heads. The members send each
+// other heads inside encrypted messages and compare them. One member joins later.
 func VerifiedLog(ctx context.Context, w *testbed.World) {
 	phones := Must(w.Phones(ctx, 3))
 	founders, late := phones[:2], phones[2]

@@ -18,15 +18,15 @@ func pair(ctx context.Context, w *testbed.World) (alice, bob *client.Phone, conv
 	return phones[0], phones[1], Must(phones[0].Create(ctx, phones[1].Account.DID))
 }
 
-// shortGrace is a Welcome grace that a test can wait for. On a busy machine a phone still reports a
-// failure within it.
+// shortGrace is a Welcome grace that is short enough for a test to wait. Even on a busy machine, a
+// phone reports a failure before its end.
 const shortGrace = "3s"
 
 // graceLimit is how long a scenario waits for the end of a short grace.
 const graceLimit = time.Minute
 
-// WelcomeAfterGrace kills the app and lets the grace run out. The unconfirmed Welcome is available
-// again, unchanged.
+// WelcomeAfterGrace kills the app and waits for the end of the grace. Then the unconfirmed Welcome
+// is available again, unchanged.
 func WelcomeAfterGrace(ctx context.Context, w *testbed.World) {
 	withSettings(ctx, w, map[string]string{"MLSD_WELCOME_GRACE": shortGrace}, afterGrace)
 }
@@ -50,8 +50,8 @@ func afterGrace(ctx context.Context, w *testbed.World) {
 }
 
 // WelcomeSilence uses a server that treats silence as success. A fetched Welcome is consumed after
-// its grace, and a phone that saved it still joins. A reported failure is not silence: that Welcome
-// is released.
+// its grace, and a phone that saved the Welcome still joins. A reported failure is not silence: the
+// server releases that Welcome.
 func WelcomeSilence(ctx context.Context, w *testbed.World) {
 	withSettings(ctx, w, map[string]string{"MLSD_WELCOME_GRACE": shortGrace, "MLSD_WELCOME_ON_GRACE_EXPIRY": "consume"},
 		silence)
@@ -69,7 +69,7 @@ func silence(ctx context.Context, w *testbed.World) {
 	if !bytes.Equal(failed.Welcome, released.Welcome) {
 		w.Broken("a Welcome released after a failure has other bytes")
 	}
-	// The other Welcome's grace began earlier, so it is over too.
+	// The other Welcome's grace began earlier, so it has ended already.
 	w.CheckConsumed(ctx, silent, convo)
 	Check(failing.SaveWelcome(released))
 	for _, p := range []*client.Phone{silent, failing} {
@@ -80,8 +80,8 @@ func silence(ctx context.Context, w *testbed.World) {
 }
 
 // nextLease fetches a Welcome until it has another lease than before. Fetching within the grace
-// does not change the lease. So another lease means that the first one ran out and the Welcome was
-// released.
+// does not change the lease. So another lease means that the first lease ran out and the Welcome
+// was released.
 func nextLease(ctx context.Context, p *client.Phone, convo string,
 	before *mlsapi.GetWelcomeOutput) (next *mlsapi.GetWelcomeOutput) {
 	Check(xrpc.Until(ctx, graceLimit, func() (_ bool, err error) {
@@ -91,8 +91,8 @@ func nextLease(ctx context.Context, p *client.Phone, convo string,
 	return next
 }
 
-// ConfirmTwice confirms with false, which loses nothing, then with true, then again with both. A
-// consumed Welcome stays consumed.
+// ConfirmTwice first confirms with false, which loses nothing. Then it confirms with true, and then
+// again with both. A consumed Welcome stays consumed.
 func ConfirmTwice(ctx context.Context, w *testbed.World) {
 	alice, bob, convo := pair(ctx, w)
 	first := Must(bob.FetchWelcome(ctx, convo))
@@ -119,8 +119,8 @@ func ConfirmTwice(ctx context.Context, w *testbed.World) {
 	Check(bob.Send(ctx, convo, "confirmed and confirmed"))
 }
 
-// TwoDevices adds a DID with two devices. One claim takes a KeyPackage of each, and one Welcome
-// serves both. One device's fetch and confirmation do not change the other's Welcome.
+// TwoDevices adds a DID with two devices. One claim takes a KeyPackage of each device, and one
+// Welcome serves both. Fetching and confirming on one device does not change the other's Welcome.
 func TwoDevices(ctx context.Context, w *testbed.World) {
 	phones := Must(w.Phones(ctx, 2))
 	alice, phone := phones[0], phones[1]

@@ -13,11 +13,11 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// WelcomeDamaged makes a member invite two accounts with a Welcome that the server accepts and no
-// device can join with. Both report it, and fetch the same bytes again. The server knows no
-// GroupInfo at first. So the first one asks another member, who is not the creator, for a new
-// invitation. The commit of that brings a GroupInfo, and the second one comes back by itself. In
-// the end everybody reads what is new.
+// WelcomeDamaged makes a member invite two accounts with a Welcome that the server accepts and that
+// no device can join with. Both phones report the Welcome, and fetch the same bytes again. The
+// server has no GroupInfo at first. So the first phone asks another member, who is not the creator,
+// for a new invitation. The commit of the invitation brings a GroupInfo, and the second phone comes
+// back by itself. In the end, everybody reads the new messages.
 func WelcomeDamaged(ctx context.Context, w *testbed.World) {
 	phones := Must(w.Phones(ctx, 4))
 	alice, dave, lost := phones[0], phones[1], phones[2:]
@@ -33,7 +33,7 @@ func WelcomeDamaged(ctx context.Context, w *testbed.World) {
 }
 
 // reportsFailures makes phones try to join with a damaged Welcome. A server of our own must count
-// one failed join of each, though each phone tries twice under its lease.
+// one failed join for each phone, although each phone tries twice under its lease.
 func reportsFailures(ctx context.Context, w *testbed.World, convo string, lost []*client.Phone) {
 	count := func() (n int, err error) {
 		if w.Server != nil {
@@ -60,12 +60,12 @@ func comeBack(ctx context.Context, w *testbed.World, convo string, alice, member
 	for i, p := range lost {
 		asked := p.Device
 		Check(p.ComeBack(ctx, convo, member))
-		if again := p.Device != asked; again != (i == 0) { // the first one's invitation brings the GroupInfo
+		if again := p.Device != asked; again != (i == 0) { // the first phone's invitation brings the GroupInfo
 			w.Broken("%s was invited again: %t", p.Name, again)
 		}
 		Check(w.SyncAll(ctx, convo, alice, member))
 		onlyLeaf(w, p, alice, convo, 4)
-		// A device that is back is not replaced any more.
+		// A device that is back cannot be replaced.
 		refusesInvitation(ctx, w, convo, member, p)
 	}
 	all := append([]*client.Phone{alice, member}, lost...)
@@ -75,7 +75,7 @@ func comeBack(ctx context.Context, w *testbed.World, convo string, alice, member
 	Check(w.SyncAll(ctx, convo, all...))
 }
 
-// refusesInvitation checks that a member cannot replace the leaf of one who is in the group.
+// refusesInvitation checks that a member cannot replace the leaf of a member who is in the group.
 func refusesInvitation(ctx context.Context, w *testbed.World, convo string, member, p *client.Phone) {
 	guest := Must(w.SecondDevice(p, p.Name+"'s spare"))
 	w.Retire(guest)
@@ -86,9 +86,9 @@ func refusesInvitation(ctx context.Context, w *testbed.World, convo string, memb
 }
 
 // WelcomeSilenceKilled uses a server that treats silence as success. Two apps are killed before
-// they keep their Welcomes, and after the grace the Welcomes are consumed. The server says to each
-// which way back it has: the first one needs a new invitation, because no GroupInfo is known; the
-// second one an external commit.
+// they keep their Welcomes, and after the grace the Welcomes are consumed. The server tells each
+// phone its way back. The first phone needs a new invitation, because the server has no GroupInfo.
+// The second phone needs an external commit.
 func WelcomeSilenceKilled(ctx context.Context, w *testbed.World) {
 	withSettings(ctx, w, map[string]string{"MLSD_WELCOME_GRACE": shortGrace, "MLSD_WELCOME_ON_GRACE_EXPIRY": "consume"},
 		silenceKilled)

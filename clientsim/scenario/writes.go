@@ -23,7 +23,7 @@ import (
 type writeFault struct {
 	name, about string
 	control     bool // see Scenario
-	// deliver delivers a draft in spite of the fault, and checks that it was done once.
+	// deliver delivers a draft in spite of the fault, and checks that the write was done once.
 	deliver func(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft)
 	// join fetches and confirms a Welcome. nil means that nothing goes wrong.
 	join func(ctx context.Context, w *testbed.World, p *client.Phone, convo string)
@@ -31,7 +31,7 @@ type writeFault struct {
 	read func(ctx context.Context, w *testbed.World, p *client.Phone, convo string, back int64)
 }
 
-// writeFaults lists the faults. Each is a scenario.
+// writeFaults lists the faults. Each fault is a scenario.
 func writeFaults() []writeFault {
 	return []writeFault{
 		{
@@ -97,7 +97,7 @@ func (f writeFault) everyWrite(ctx context.Context, w *testbed.World) {
 	Check(w.SyncAll(ctx, convo, alice))
 }
 
-// publishes publishes KeyPackages, alone and in one request. Each can be claimed once.
+// publishes publishes KeyPackages, alone and in one request. Each KeyPackage can be claimed once.
 func (f writeFault) publishes(ctx context.Context, w *testbed.World) {
 	p, claimer := Must(w.Phone("publisher")), Must(w.Phone("claimer"))
 	f.deliver(ctx, w, p, Must(p.DraftPublish()))
@@ -153,13 +153,13 @@ func lostAnswerOfCursor(ctx context.Context, w *testbed.World, p *client.Phone, 
 	Check(w.WithLostAnswer("updateCursor", func() error { return p.MarkReadBehind(ctx, convo, back) }))
 }
 
-// appKilled loses the answer, and kills the app before it asks again. The app then takes the bytes
-// and the key from its disk.
+// appKilled loses the answer and kills the app. The app asks again with the bytes and key from its
+// disk.
 func appKilled(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
 	Check(w.DeliverAfterKill(ctx, p, d))
 }
 
-// appKilledAtJoin kills the app before the fetched Welcome is on its disk, and after.
+// appKilledAtJoin kills the app before the fetched Welcome is on its disk, and again after that.
 func appKilledAtJoin(ctx context.Context, w *testbed.World, p *client.Phone, convo string) {
 	first := Must(p.FetchWelcome(ctx, convo))
 	p.Kill()
@@ -184,9 +184,9 @@ func twice(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Dra
 	Check(p.Acknowledge(ctx, d, answers[0]))
 }
 
-// killedAt kills the server at a point of each write. If the point is before the COMMIT, nothing of
-// the write may remain, and the retry is the first time. If the point is after the COMMIT,
-// everything must remain, and the retry is a replay of an answer that no client got.
+// killedAt kills the server at a point of each write. Before the COMMIT, nothing of the write may
+// remain, and the retry is a first write. After the COMMIT, everything must remain, and the retry
+// is a replay of an answer that no client got.
 func killedAt(name, point, about string) writeFault {
 	return writeFault{
 		name: name, about: about, control: true,
@@ -239,8 +239,8 @@ func killedAtJoin(ctx context.Context, w *testbed.World, point string, p *client
 	Check(p.Sync(ctx, convo))
 }
 
-// expired repeats a write after its key has expired. The repetition runs as a new write, says so,
-// and is stopped by the effect of the first write. A message's key does not expire.
+// expired repeats a write after its key has expired. The repeated call runs as a new write, says
+// so, and is stopped by the first write's effect. A message's key does not expire.
 func expired(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
 	first := Must(p.Deliver(ctx, d))
 	switch method := d.Call.Method.String(); {
@@ -254,7 +254,7 @@ func expired(ctx context.Context, w *testbed.World, p *client.Phone, d *client.D
 	}
 }
 
-// refusedAfter repeats a write after its key has expired. It must be refused.
+// refusedAfter repeats a write after its key has expired. The server must refuse it.
 func refusedAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft, want string) {
 	Check(w.Expire(ctx, p.Account, d.Call))
 	for range 2 { // a refusal is not recorded, so the key stays expired
@@ -265,8 +265,8 @@ func refusedAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *cli
 	}
 }
 
-// sameAfter repeats a write after its key has expired. The repetition is not a replay, but its
-// answer must be the same as the first answer.
+// sameAfter repeats a write after its key has expired. The answer is not a replay, but is still the
+// same.
 func sameAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft, first xrpc.Answer) {
 	Check(w.Expire(ctx, p.Account, d.Call))
 	again := Must(w.Net.Do(ctx, p.Account, d.Call))
@@ -283,10 +283,10 @@ func sameAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *client
 
 // writeTimes knows when nodes acknowledged writes, and the longest time without one.
 type writeTimes struct {
-	mu    sync.Mutex  // guards what follows
-	last  []time.Time // by node
-	first []time.Time // by node: since reset, the first one after the time that await waits for
-	from  time.Time   // that time
+	mu    sync.Mutex  // guards the fields below
+	last  []time.Time // last write, by node
+	first []time.Time // first write since reset after from, by node
+	from  time.Time   // the time that await waits for
 	gap   time.Duration
 }
 
@@ -319,7 +319,7 @@ func (t *writeTimes) reset() {
 	t.gap = 0
 }
 
-// longest is the longest time without an acknowledged write since reset.
+// longest returns the longest time without an acknowledged write since reset.
 func (t *writeTimes) longest() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
