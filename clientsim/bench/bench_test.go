@@ -32,8 +32,8 @@ func smallest(t *testing.T, scenario string) Config {
 	return c
 }
 
-// A server is killed under load, answers are dropped and requests are sent twice at once. Nothing
-// is lost or doubled.
+// A server is killed under load, answers are dropped, and requests are sent twice at once. No
+// message is lost or doubled.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -55,8 +55,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Every subscriber gets every event, over WebSockets and as server-sent events, and the floor is
-// measured beside them.
+// Every subscriber gets every event, over WebSockets and as server-sent events. The bare writes are
+// measured in the same run.
 func TestFanout(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -80,7 +80,7 @@ func TestFanout(t *testing.T) {
 			t.Errorf("%s: no event has reached all subscribers", run.Variant)
 		}
 	}
-	// All who subscribe are members, also those beyond the senders of a convo.
+	// Every subscriber is a member, even if there are more subscribers than senders of a convo.
 	c.Senders, c.Members, c.Subscribers, c.Rate = maxSending+1, maxSending+1, maxSending+1, 5
 	if r, err = Run(t.Context(), c); err != nil || !r.Verdict.Kept() {
 		t.Errorf("%d subscribers: %v", c.Subscribers, err)
@@ -157,7 +157,7 @@ func TestScenarios(t *testing.T) {
 	}
 	for name, want := range map[string]struct {
 		variants   string
-		operations []string // in the last run
+		operations []string // operations in the last run
 	}{
 		"send-spread":     {"service", []string{"sendMessage"}},
 		"welcome-storm":   {"calm storm", []string{"sendMessage", "getWelcome", "confirmWelcome"}},
@@ -234,7 +234,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// What scale cannot measure is refused.
+// A configuration that scale cannot measure is refused.
 func TestBadScales(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Config){

@@ -27,7 +27,7 @@ func TestAuditNoticesALyingLog(t *testing.T) {
 	entryOf := func(seq int64, id uuid.UUID, d *draft) entry {
 		return entry{id: id.String(), seq: seq, sum: d.sum, sender: name(d.sender)}
 	}
-	// testLog makes a log and its acknowledgements, and changes them.
+	// testLog makes a log and its acknowledgements, and changes both.
 	type testLog struct {
 		log      []entry
 		receipts []receipt

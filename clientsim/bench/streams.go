@@ -110,8 +110,8 @@ func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int, 
 	return s
 }
 
-// addresses is how many loopback addresses the accounts connect from. A server limits how many of
-// its waiting streams, and of the sessions that it sells, one address may have.
+// addresses is how many loopback addresses the accounts connect from. A server limits the waiting
+// streams and the sold sessions of one address.
 const addresses = 100
 
 // home returns a loopback address. It returns nil, which means any address, on a system with only

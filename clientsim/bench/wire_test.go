@@ -43,7 +43,7 @@ func TestAnswers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sent string
 		want string // body
-		err  error  // errAnswer: unexpected; nil: none
+		err  error  // nil if there is none; errAnswer if the answer is unexpected
 	}{
 		"a length":   {ok + "Content-Length: 2\r\n\r\nhi", "hi", nil},
 		"other case": {ok + "cONTENT-lENGTH:2\r\n\r\nhi", "hi", nil},
@@ -93,7 +93,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A connection is used again, unless the server closes it or says that it will.
+// A connection is used again, unless the server closes it or says that it will close it.
 func TestConnectionsAreKept(t *testing.T) {
 	t.Parallel()
 	var opened atomic.Int64

@@ -11,8 +11,9 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// The server has lost the last two of five entries that the phone has read. One comes back at another
-// place. The phone recognises it by its bytes, which it could not decrypt again, and keeps the other.
+// The server has lost the last two of five entries that the phone has read. One entry comes back at
+// another place. The phone could not decrypt this entry again, and recognises it by its bytes. The
+// phone keeps the other entry.
 func TestLostEntriesKeepTheirText(t *testing.T) {
 	t.Parallel()
 	p, convo := lonelyPhone(t, func(req *http.Request) (*http.Response, error) {
@@ -70,7 +71,7 @@ func entryView(id string, seq int64, body string) mlsapi.MessageView {
 	return mlsapi.MessageView{ID: id, Seq: seq, Ciphertext: []byte(body), MessageType: &kind, Sender: "did:plc:other"}
 }
 
-// A phone keeps its last 200 acknowledged drafts, and none longer than a week.
+// A phone keeps its last 200 acknowledged drafts, and no draft that is older than a week.
 func TestKeptDraftsAreBounded(t *testing.T) {
 	t.Parallel()
 	p, convo := lonelyPhone(t, func(*http.Request) (*http.Response, error) { return nil, errNoNetwork })

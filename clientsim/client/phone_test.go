@@ -21,7 +21,7 @@ import (
 // errNoNetwork is what a call gets while the network is down.
 var errNoNetwork = errors.New("no network")
 
-// roundTrip is a function as a network.
+// roundTrip is a function that acts as the network.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
@@ -55,7 +55,7 @@ func lonelyPhone(t *testing.T, net roundTrip) (*Phone, string) {
 }
 
 // The ciphertext and its key are on the disk before the first byte is sent. An app that is killed
-// then sends the same bytes again. It encrypts nothing under a ratchet key that it has used.
+// after that sends the same bytes again. It encrypts nothing under a ratchet key that it has used.
 func TestJournalBeforeSending(t *testing.T) {
 	t.Parallel()
 	var p *Phone

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A correct push passes. A push with any one thing changed does not.
+// A correct push passes. A push with one thing changed does not.
 func TestReceiverJudgesPushes(t *testing.T) {
 	t.Parallel()
 	const job = "0192f3a4-5c6d-7e8f-9a0b-1c2d3e4f5a6b"
@@ -20,7 +20,7 @@ func TestReceiverJudgesPushes(t *testing.T) {
 	tests := map[string]struct {
 		body, key, secret string
 		stamp             time.Time
-		header            string // one more
+		header            string // one more header
 		want              string
 	}{
 		"good":             {good, "mlsd-" + job, "s", now, "", ""},

@@ -14,8 +14,8 @@ import (
 )
 
 // A phone that lost everything rejoins by external commit. The commit is on the disk before it is
-// sent. A killed app sends the same bytes, and is in the group when the server acknowledges it, not
-// before.
+// sent. A killed app sends the same bytes. The phone is in the group when the server acknowledges
+// the commit, and not before.
 func TestRejoinSurvivesAKill(t *testing.T) {
 	t.Parallel()
 	var bodies [][]byte
@@ -87,7 +87,7 @@ func TestRejoinSurvivesAKill(t *testing.T) {
 	}
 }
 
-// A device skips what was sent before it joined the group, and nothing else.
+// A device skips the messages from before it joined the group, and no others.
 func TestSyncPassesOverThePast(t *testing.T) {
 	t.Parallel()
 	page := mlsapi.GetMessagesOutput{}
@@ -101,7 +101,7 @@ func TestSyncPassesOverThePast(t *testing.T) {
 		page.Messages = append(page.Messages, mlsapi.MessageView{
 			ID: fmt.Sprint(seq), ConvoID: convo, Sender: p.Account.DID, Seq: seq + 1, Ciphertext: ciphertextOf(t, d.Call.Body),
 		})
-		p.Disk.Write(map[string][]byte{ownName(d.Digest): nil}) // another device's
+		p.Disk.Write(map[string][]byte{ownName(d.Digest): nil}) // as if another device had sent it
 	}
 	body = string(page.AppendJSON(nil))
 	p.Threads[convo].Entered = 1

@@ -23,8 +23,8 @@ import (
 	"mlsd/clientsim/xrpc/xrpctest"
 )
 
-// fakeStream serves the frames from the requested cursor on, and closes the connection after every
-// seven. cheat may change what it sends.
+// fakeStream serves the frames from the requested cursor on. After every seven frames, it closes
+// the connection. cheat may change the frames that it sends.
 func fakeStream(t *testing.T, frames [][]byte, cursorOf func(int) int64,
 	cheat func(connection int, frames [][]byte) [][]byte) *xrpc.Client {
 	t.Helper()
@@ -139,7 +139,7 @@ func TestSubscriberGoesOn(t *testing.T) {
 }
 
 // X8: the server announces a restart in an info event, which has no id. The subscriber resumes from
-// the event before it, and loses nothing.
+// the event before the info event, and loses nothing.
 func TestSubscriberTakesInfoWithoutID(t *testing.T) {
 	t.Parallel()
 	const convo, at = "c", "2026-11-20T10:11:12.345Z"
@@ -199,7 +199,8 @@ func TestSubscriberTakesInfoWithoutID(t *testing.T) {
 }
 
 // lostServer is a server that has lost events: its stream begins with OutdatedCursor, and goes on
-// with events of a convo whose log has four entries. The subscriber must have read two pages of it.
+// with events of a convo whose log has four entries. The subscriber must have read two pages of
+// that log.
 func lostServer(t *testing.T, asked *atomic.Value) *xrpc.Client {
 	t.Helper()
 	at := lexcodec.NewDatetime(time.Date(2026, 11, 20, 10, 11, 12, 0, time.UTC))

@@ -120,9 +120,9 @@ func (p *Phone) saveVerifier(convo string, v *verifier.Verifier, changes map[str
 	return nil
 }
 
-// verify shows the verifier the entries of a convo that the phone has read since the last time. Its
-// errors are *verifier.Lie, *verifier.OtherKey, *verifier.OtherSender, and those of loading and
-// saving the verifier. Any other error of the verifier is dropped: the next Sync tries again.
+// verify shows the verifier the entries of a convo that the phone has read since the last time. It
+// returns *verifier.Lie, *verifier.OtherKey, *verifier.OtherSender, and errors of loading and
+// saving the verifier. It drops any other error of the verifier: the next Sync tries again.
 func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 	if !p.Verifies {
 		return nil

@@ -27,7 +27,7 @@ import (
 	"mlsd/lexicons"
 )
 
-// call is a call that a generated client makes, or an event of a stream that it validates.
+// call is a call that a generated client makes, or an event that the client validates.
 type call struct {
 	NSID string `json:"nsid"`
 	// Kind is "query", "procedure" or "event".
@@ -152,14 +152,14 @@ func query(method string, parameters url.Values) xrpc.Call {
 	return xrpc.Call{Method: syntax.NSID(method), Query: parameters}
 }
 
-// erase asks for the erasure of the caller's account, or with a token begins it.
+// erase asks for the erasure of the caller's account. With a token, it begins the erasure.
 func erase(token *string) xrpc.Call {
 	key := xrpc.NewKey()
 	in := &mlsapi.EraseMyAccountInput{ConfirmationToken: token, IdempotencyKey: &key}
 	return xrpc.Procedure(mlsapi.NSIDEraseMyAccount, "", key, in)
 }
 
-// report reports a convo. Nobody looks at what is sealed.
+// report reports a convo. Nobody opens the sealed part.
 func report(convo, keyID string) xrpc.Call {
 	key := xrpc.NewKey()
 	return xrpc.Procedure(mlsapi.NSIDReportConvo, convo, key, &mlsapi.ReportConvoInput{
@@ -199,7 +199,7 @@ func (c *caller) reportKey(of *client.Phone) string {
 	return out.KeyID
 }
 
-// confirmation is a token with which the phone's account can erase itself.
+// confirmation returns a token with which the phone's account can erase itself.
 func (c *caller) confirmation(of *client.Phone) *string {
 	c.t.Helper()
 	answer, err := of.Net.Do(c.t.Context(), of.Account, erase(nil))
@@ -209,7 +209,8 @@ func (c *caller) confirmation(of *client.Phone) *string {
 	return out.ConfirmationToken
 }
 
-// attachment uploads a file, and adds the calls about it, besides those that carry its bytes.
+// attachment uploads a file, and adds the calls about the file, except the calls that carry its
+// bytes.
 func (c *caller) attachment(p *client.Phone, convo string) {
 	c.t.Helper()
 	file := []byte("ciphertext")
@@ -243,7 +244,7 @@ func (c *caller) attachment(p *client.Phone, convo string) {
 		&mlsapi.DeleteAttachmentInput{ConvoID: convo, AttachmentID: created.AttachmentID}))
 }
 
-// session adds the calls about sessions. That of refreshSession is made under a session.
+// session adds the calls about sessions. The call of refreshSession is made under a session.
 func (c *caller) session(p *client.Phone) {
 	c.t.Helper()
 	device := strings.Repeat("0f", 32)
@@ -279,7 +280,7 @@ func (c *caller) add(p *client.Phone, made xrpc.Call) {
 	c.calls = append(c.calls, out)
 }
 
-// params gives parameters the types that the lexicon says.
+// params gives parameters the types of the lexicon.
 func (c *caller) params(nsid string, query url.Values) map[string]any {
 	c.t.Helper()
 	data, err := lexicons.Files.ReadFile(lexicons.Path(nsid))

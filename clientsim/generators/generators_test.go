@@ -28,11 +28,12 @@ type generator struct {
 	build func(t *testing.T, dir string) []string
 }
 
-// ofBytes are the methods whose bodies are bytes. The programs send and validate JSON: they only
-// compile these.
+// ofBytes are the methods whose bodies are bytes. The programs send and validate JSON, so they only
+// compile these methods.
 var ofBytes = []string{mlsapi.NSIDPutAttachmentPart, mlsapi.NSIDGetAttachment}
 
-// ofServices are the methods that succeed only beside another service. The programs compile them.
+// ofServices are the methods that succeed only beside another service. The programs only compile
+// them.
 var ofServices = []string{mlsapi.NSIDDeliverErasure, mlsapi.NSIDDeliverInvitation, mlsapi.NSIDAcceptInvitation,
 	mlsapi.NSIDDeclineInvitation}
 
@@ -67,7 +68,7 @@ func TestGenerators(t *testing.T) {
 	}
 }
 
-// outcome is what a program prints of one call.
+// outcome is what a program prints for one call.
 type outcome struct {
 	NSID  string `json:"nsid"`
 	Error string `json:"error"`
@@ -126,7 +127,7 @@ func bootServer(t *testing.T) testbed.Target {
 	return testbed.Target{Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Dir: dir}
 }
 
-// moduleRoot is the folder of go.mod.
+// moduleRoot returns the folder of go.mod.
 func moduleRoot(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.Abs(filepath.Join("..", ".."))

@@ -101,8 +101,8 @@ func generateIndigo(t *testing.T) map[string][]byte {
 
 func exported(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
 
-// withoutUnusedImports removes the imports that a generated file does not use: the generator leaves
-// that to the caller.
+// withoutUnusedImports removes the imports that a generated file does not use. The generator leaves
+// this to its caller.
 func withoutUnusedImports(code string) string {
 	head, body, _ := strings.Cut(code, "\n)\n")
 	var kept []string

@@ -9,8 +9,8 @@ import (
 	"mlsd/lexicons"
 )
 
-// buildTypeScript returns what generates TypeScript and compiles it with one of the programs in
-// typescript. The compiler checks all types.
+// buildTypeScript returns a function that generates TypeScript and compiles it with one of the
+// programs in typescript. The compiler checks all types.
 func buildTypeScript(program string) func(*testing.T, string) []string {
 	return func(t *testing.T, dir string) []string {
 		t.Helper()
@@ -43,7 +43,7 @@ func buildTypeScript(program string) func(*testing.T, string) []string {
 			}
 			generate = []string{"node", filepath.Join(modules, "@atproto/lex-cli/bin.js"), "gen-api", "--yes", "generated"}
 			for _, name := range names {
-				if filepath.Base(name) != "profile.json" { // for a record it needs lexicons of com.atproto.repo
+				if filepath.Base(name) != "profile.json" { // a record needs lexicons of com.atproto.repo
 					generate = append(generate, filepath.Join("lexicons", name))
 				}
 			}

@@ -169,7 +169,7 @@ func TestCheckerSeesSeededViolations(t *testing.T) {
 	}
 }
 
-// reencrypted is this fault: the client was told to encrypt again although the server had stored
+// reencrypted is the fault that the client was told to encrypt again although the server had stored
 // the first ciphertext.
 func reencrypted(c *ConvoModel, v *View) {
 	again := v.Log[0]
@@ -180,14 +180,14 @@ func reencrypted(c *ConvoModel, v *View) {
 	v.Log, v.Apps, v.LastSeq = append(v.Log, again), append(v.Apps, again), 5
 }
 
-// The commits alone decide what a server could check.
+// Only the commits decide what a server could check.
 func TestFollowedCommits(t *testing.T) {
 	t.Parallel()
 	commits := map[string]Commit{
 		"V": {Public: true, WithInfo: true}, "v": {Public: true}, "H": {WithInfo: true}, "h": {},
 	}
 	for _, tt := range []struct {
-		created bool // with a GroupInfo
+		created bool // created with a GroupInfo
 		history string
 		level   string
 		info    bool

@@ -39,8 +39,8 @@ type record struct {
 	unknown   int // attempts with an unknown outcome
 	status    int
 	body      []byte
-	// restored is set if the server was restored since the last answer. The next answer may repeat the
-	// last one, or be a new original.
+	// restored is set if the server was restored since the last answer. The next answer may repeat
+	// the last answer, or be a new original.
 	restored bool
 }
 

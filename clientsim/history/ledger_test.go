@@ -88,12 +88,12 @@ func TestLedgerKeepsCallersApart(t *testing.T) {
 	}
 }
 
-// After a restore, the server may answer a key anew, or repeat its answer. After that, every answer
-// must be the same again.
+// After a restore, the server may give a new answer to a key, or repeat its old answer. From then
+// on, every answer must be the same again.
 func TestLedgerAfterRestore(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		replies []reply // the first comes before the restore
+		replies []reply // the first reply comes before the restore
 		broken  bool
 	}{
 		"a record that is still there": {replies: []reply{{200, "a", false}, {200, "a", true}}},

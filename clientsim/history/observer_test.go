@@ -15,8 +15,8 @@ import (
 )
 
 // soundStream returns the events that a correct server sends to a subscriber, and the history
-// behind them. The subscriber is in one convo from its beginning. It is added to a second one and
-// removed from it.
+// behind them. The subscriber is in one convo from its beginning. It is added to a second convo and
+// removed from that convo.
 func soundStream(t *testing.T) (*History, []xrpc.Event) {
 	t.Helper()
 	c := New()
@@ -189,8 +189,8 @@ func TestObserverSeesSeededViolations(t *testing.T) {
 	}
 }
 
-// E3: after OutdatedCursor a subscriber reads its convos, and the stream goes on with events that it
-// has read and events that are new. A gap behind those is still one.
+// E3: after OutdatedCursor a subscriber reads its convos. The stream then goes on with events that
+// it has read and events that are new. A gap after these events is still a gap.
 func TestObserverReadsAgain(t *testing.T) {
 	t.Parallel()
 	entry := func(cursor, seq int64, convo string) xrpc.Event {

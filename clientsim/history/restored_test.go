@@ -9,8 +9,8 @@ import (
 	"mlsd/api/mlsapi"
 )
 
-// After a restore, what is not in the log is gone until it is acknowledged again, at any place. What
-// stays gone is lost, unless its sender never came back.
+// After a restore, a write that is not in the log is gone until it is acknowledged again, at any
+// place. A write that stays gone is lost, unless its sender never came back.
 func TestRestoredModel(t *testing.T) {
 	t.Parallel()
 	const alice, bob, carol = syntax.DID("did:plc:alice"), syntax.DID("did:plc:bob"), syntax.DID("did:plc:carol")

@@ -44,8 +44,8 @@ func TestFullLanesLeaveOut(t *testing.T) {
 	})
 }
 
-// Requests become due while a server does not answer. All are made, and their latency counts from
-// when they were due. Otherwise the measurement would leave out the waiting.
+// Requests become due while a server does not answer. All of them are made, and their latency
+// counts from when they were due. Otherwise the measurement would leave out the waiting.
 func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,8 @@ func TestLatencyCountsFromWhenARequestWasDue(t *testing.T) {
 	})
 }
 
-// What was due before the end is made, and nothing that is due later, even if the lanes are late.
+// Every request that is due before the end is made, and no later request, even if the lanes are
+// late.
 func TestEverythingThatWasDueIsMade(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

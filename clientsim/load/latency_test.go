@@ -32,7 +32,7 @@ func TestLatencyJSON(t *testing.T) {
 	}
 }
 
-// A latency beyond the histogram counts as the greatest one.
+// A latency beyond the histogram counts as the greatest latency of the histogram.
 func TestLatencyBeyond(t *testing.T) {
 	t.Parallel()
 	latency := NewLatency()

@@ -17,12 +17,12 @@ var update = flag.Bool("update", false, "write mls/testdata")
 // captureFolder is where the captures are.
 const captureFolder = "../../mls/testdata"
 
-// capture is what a library made for one group. Package mls parses and verifies it.
+// capture has the objects that a library made for one group. Package mls parses and verifies them.
 type capture struct {
 	Library   string        `json:"library"`
 	Suite     Suite         `json:"suite"`
 	Taken     time.Time     `json:"taken"`
-	GroupInfo []byte        `json:"groupInfo"` // of epoch 0
+	GroupInfo []byte        `json:"groupInfo"` // GroupInfo of epoch 0
 	Steps     []captureStep `json:"steps"`
 	Message   []byte        `json:"message"` // an application message of the last epoch
 }
@@ -30,11 +30,11 @@ type capture struct {
 // captureStep is one commit.
 type captureStep struct {
 	What        string   `json:"what"`
-	KeyPackages [][]byte `json:"keyPackages,omitempty"` // of those that it adds
+	KeyPackages [][]byte `json:"keyPackages,omitempty"` // KeyPackages of the added devices
 	Commit      []byte   `json:"commit"`
 	Welcome     []byte   `json:"welcome,omitempty"`
-	GroupInfo   []byte   `json:"groupInfo"` // of the epoch that it creates
-	Members     []string `json:"members"`   // after it
+	GroupInfo   []byte   `json:"groupInfo"` // GroupInfo of the epoch that the commit creates
+	Members     []string `json:"members"`   // members after the commit
 }
 
 // captured is a group while it is captured.
@@ -44,7 +44,7 @@ type captured struct {
 	members []Group
 }
 
-// Each library holds a group of its own, whose objects package mls must accept. The agents are
+// Each library makes a group of its own, and package mls must accept its objects. The agents are
 // started from the folder that MLSD_MLS_AGENTS names.
 func TestAgents(t *testing.T) {
 	t.Parallel()
@@ -127,7 +127,7 @@ func captureGroup(t *testing.T, library Library, suite Suite) capture {
 	return c.capture
 }
 
-// commit stages a commit by a member, which all others process.
+// commit stages a commit by a member, and makes all other members process it.
 func (c *captured) commit(what string, by Group, change Change, joiners ...Device) {
 	c.t.Helper()
 	staged, err := by.Stage(change)
@@ -198,7 +198,7 @@ func (c *captured) record(what string, staged *Staged, added [][]byte) {
 	})
 }
 
-// An agent that dies, or answers something else, is an error and not a wait.
+// An agent that dies, or gives another answer, causes an error and not a wait.
 func TestBrokenAgents(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{

@@ -7,7 +7,7 @@ import (
 	"mlsd/mls"
 )
 
-// What the server can read of a fake object is correct.
+// The parts of a fake object that the server can read are correct.
 func TestFakeObjects(t *testing.T) {
 	t.Parallel()
 	group := RandomBytes(16)

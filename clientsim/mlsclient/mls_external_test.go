@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// mustInfo is the GroupInfo of a group's present epoch.
+// mustInfo returns the GroupInfo of a group's present epoch.
 func mustInfo(t *testing.T, g Group) []byte {
 	t.Helper()
 	info, err := g.GroupInfo()
@@ -19,7 +19,8 @@ func mustInfo(t *testing.T, g Group) []byte {
 	return info
 }
 
-// enter makes a device join by external commit, which the others process, and returns its group.
+// enter makes a device join by external commit, makes the others process the commit, and returns
+// the device's group.
 func enter(t *testing.T, d Device, info []byte, prior int, others ...Group) Group {
 	t.Helper()
 	staged, err := d.JoinExternal(info, prior)
@@ -99,9 +100,9 @@ func three(t *testing.T, suite Suite) (devices []Device, groups []Group) {
 	return devices, groups
 }
 
-// A new device joins beside the old one. A device that lost its state removes its old leaf, with
-// the same signature key and with another. The joined device commits and makes GroupInfos like the
-// others.
+// A new device joins beside the old device. A device that lost its state removes its old leaf, once
+// with the same signature key and once with another. The joined device commits and makes GroupInfos
+// like the other members.
 func TestJoinExternal(t *testing.T) {
 	t.Parallel()
 	for _, suite := range suites() {
@@ -160,8 +161,7 @@ func TestDiscardJoin(t *testing.T) {
 	tell(t, mustGroup(t, devices[1], groups[1].ID()), "as if nothing had been", groups[0], groups[2])
 }
 
-// One device of an account is removed and the other stays. A removal and an addition are one
-// commit.
+// One device of an account is removed, and the other stays. One commit can remove and add.
 func TestStageOneLeaf(t *testing.T) {
 	t.Parallel()
 	_, groups := three(t, SuiteP256)

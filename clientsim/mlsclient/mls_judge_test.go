@@ -20,8 +20,9 @@ import (
 )
 
 // TestJudge drives the library through 300 random steps. Package mls sees what a server sees and
-// judges every object. Each verdict, and everything that mls says about a commit, must be what the
-// members see. Objects are also changed in every field and must then be refused.
+// judges every object. Each verdict, and everything that mls says about a commit, must agree with
+// the members. The test also changes each object in every field. mls must refuse the changed
+// objects.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	steps := 300
@@ -43,8 +44,8 @@ func TestJudge(t *testing.T) {
 // judge is a group of the library, and what the server knows about it.
 type judge struct {
 	t       *testing.T
-	rng     *rand.Rand // of the history
-	flips   *rand.Rand // of the changes to its objects
+	rng     *rand.Rand // random numbers of the history
+	flips   *rand.Rand // random numbers of the changes to its objects
 	suite   Suite
 	id      []byte
 	steps   int
@@ -53,7 +54,7 @@ type judge struct {
 	stale   []byte         // a commit of an older epoch
 	seen    map[string]int // objects of each kind that were judged
 	changed map[string]int // objects of each kind that were judged, then changed
-	mutants map[string]int // refused, of each kind
+	mutants map[string]int // changed objects of each kind that were refused
 }
 
 func newJudge(t *testing.T, seed uint64, suite Suite) *judge {
@@ -119,7 +120,7 @@ func (j *judge) step() {
 	case n < 9:
 		j.externalJoin(j.newDevice(j.joiner()), nil)
 	case n < 11:
-		j.externalJoin(j.newDevice(by.identity), by) // takes the place of a lost device
+		j.externalJoin(j.newDevice(by.identity), by) // the new device takes the place of a lost device
 	case n < 14:
 		j.propose(by)
 	default:
@@ -156,7 +157,7 @@ func (j *judge) add(by *goDevice, n int) {
 	j.commit(by, staged, nil, joiners...)
 }
 
-// remove removes one leaf. StageRemove would remove all of a DID.
+// remove removes one leaf. StageRemove would remove all leaves of a DID.
 func (j *judge) remove(by, who *goDevice) {
 	leaf := j.group(who).state.OwnLeafIndex()
 	staged, err := j.group(by).stage(nil, func(next *group.Group) error {
@@ -167,7 +168,7 @@ func (j *judge) remove(by, who *goDevice) {
 	j.commit(by, staged, nil)
 }
 
-// update commits a new path only, after another member staged the same and lost.
+// update commits only a new path, after another member staged the same change and lost.
 func (j *judge) update(by *goDevice) {
 	loser := j.someoneBut(by)
 	loser.HideHandshakes(false)
@@ -184,7 +185,8 @@ func (j *judge) update(by *goDevice) {
 	}
 }
 
-// externalJoin makes a device join by external commit, in place of another if one is given.
+// externalJoin makes a device join by external commit, in place of the device instead, if there is
+// one.
 func (j *judge) externalJoin(d, instead *goDevice) {
 	info, err := group.UnmarshalGroupInfo(j.groupInfo(j.someone())[4:])
 	j.must("read the GroupInfo", err)
@@ -202,7 +204,7 @@ func (j *judge) externalJoin(d, instead *goDevice) {
 	next, err := state.GetGroupInfo(d.signer)
 	j.must("its GroupInfo", err)
 	j.members = slices.DeleteFunc(j.members, func(m *goDevice) bool { return m == instead })
-	if len(j.members) == 0 { // it was alone, so nobody can check the commit
+	if len(j.members) == 0 { // the other device was alone, so nobody can check the commit
 		j.members = append(j.members, instead)
 		return
 	}
@@ -215,8 +217,8 @@ func (j *judge) externalJoin(d, instead *goDevice) {
 }
 
 // withTag returns an external committer's group with the confirmation_tag of its commit, which the
-// library drops. Without it the GroupInfos of this member would have an empty one, and no device
-// could join by them.
+// library drops. Without the tag, the GroupInfos of this member would have an empty tag, and no
+// device could join with them.
 func withTag(g *group.Group, tag []byte) (*group.Group, error) {
 	data, err := g.MarshalState()
 	if err != nil {
@@ -233,7 +235,7 @@ func withTag(g *group.Group, tag []byte) (*group.Group, error) {
 	return group.UnmarshalGroupState(data)
 }
 
-// propose makes one member propose something and another commit it by reference.
+// propose makes one member send a proposal and another member commit it by reference.
 func (j *judge) propose(by *goDevice) {
 	proposer := j.someoneBut(by)
 	state := j.group(proposer).state
@@ -272,7 +274,7 @@ func (j *judge) propose(by *goDevice) {
 	j.commit(by, staged, pending, joiners...)
 }
 
-// message sends one.
+// message sends a message.
 func (j *judge) message(by *goDevice) {
 	var to []Group
 	for _, m := range j.members {
@@ -304,8 +306,8 @@ func (j *judge) processPublic(m *goDevice, message []byte) error {
 	return j.group(m).state.ProcessPublicMessage(public)
 }
 
-// commit lets mls judge a commit and what comes with it, and then the members. All must agree. A
-// joiner that commits has its own state already.
+// commit lets mls judge a commit with its Welcome and GroupInfo. Then the members judge them. All
+// must agree. A joiner that commits already has its own state.
 func (j *judge) commit(by *goDevice, staged *Staged, pending *mls.ProposalMessage, joiners ...*goDevice) {
 	j.t.Helper()
 	j.judgeHeader(staged.Commit, mls.ContentTypeCommit)
@@ -409,7 +411,7 @@ func (j *judge) judgeKeyPackage(d *goDevice, kp KeyPackage) {
 	j.mutate("KeyPackage", kp.Message, nil, checkKeyPackage)
 }
 
-// checkKeyPackage is what the server checks when a KeyPackage is published.
+// checkKeyPackage makes the checks of a server when a KeyPackage is published.
 func checkKeyPackage(message []byte) error {
 	k, err := mls.ParseKeyPackage(message)
 	if err != nil {
@@ -508,7 +510,7 @@ func (j *judge) agree(after map[uint32]string) {
 	j.verified(j.groupInfo(j.someone()))
 }
 
-// groupInfo returns a GroupInfo that a member makes of the epoch it is in.
+// groupInfo returns a GroupInfo that a member makes of its epoch.
 func (j *judge) groupInfo(by *goDevice) []byte {
 	j.t.Helper()
 	info, err := j.group(by).state.GetGroupInfo(by.signer)
@@ -516,8 +518,8 @@ func (j *judge) groupInfo(by *goDevice) []byte {
 	return wrap(formatGroupInfo, info.Marshal())
 }
 
-// verified returns the group of a GroupInfo after its verification. If its epoch is known, it is
-// also compared with that.
+// verified verifies a GroupInfo and returns its group. If the epoch is known, it also compares the
+// group with that of the epoch.
 func (j *judge) verified(message []byte) *mls.Group {
 	j.t.Helper()
 	j.seen["GroupInfo"]++

@@ -10,10 +10,10 @@ import (
 // span is a part of an object, in bytes.
 type span struct{ from, to int }
 
-// mutate flips bits of an object. judge must refuse each one, except in the spans that only members
-// with secrets can check. It must accept those, so that the list of spans is no longer than needed.
-// The sixth object of a kind, and every sixtieth after it, gets a flip in every byte, and the
-// others in a few.
+// mutate flips bits of an object. judge must refuse each changed object, unless the flip is in one
+// of the spans that only members with secrets can check. judge must accept a flip in these spans,
+// so that the list of spans is no longer than needed. The sixth object of a kind, and every
+// sixtieth after it, gets a flip in every byte. The other objects get a few flips.
 func (j *judge) mutate(kind string, object []byte, unchecked []span, judge func([]byte) error) {
 	j.t.Helper()
 	j.changed[kind]++
@@ -94,7 +94,7 @@ func (j *judge) membersRefuse(commit []byte, change *mls.Change) {
 		leaf := uint32(g.state.OwnLeafIndex())
 		is := func(r mls.Removal) bool { return r.Leaf == leaf }
 		if leaf == change.Committer && !change.External || slices.ContainsFunc(change.Removes, is) {
-			continue // would refuse the commit as it was
+			continue // this member would refuse the unchanged commit
 		}
 		copied, err := copyGroup(g.state)
 		j.must("copy", err)
@@ -105,8 +105,8 @@ func (j *judge) membersRefuse(commit []byte, change *mls.Change) {
 	}
 }
 
-// mutateProposal changes a proposal that a commit refers to. With another signature or content it
-// is another proposal, which the commit does not have.
+// mutateProposal changes a proposal that a commit refers to. With another signature or content, it
+// is another proposal, and the commit does not refer to it.
 func (j *judge) mutateProposal(message []byte, staged *Staged) {
 	j.t.Helper()
 	end := len(message)
@@ -120,7 +120,8 @@ func (j *judge) mutateProposal(message []byte, staged *Staged) {
 	})
 }
 
-// mutateGroupInfo changes a GroupInfo and its tree. It is checked against the group, and by itself.
+// mutateGroupInfo changes a GroupInfo and its tree. The result is checked against the group, and by
+// itself.
 func (j *judge) mutateGroupInfo(message []byte, g *mls.Group) {
 	j.t.Helper()
 	j.mutate("GroupInfo", message, nil, func(bad []byte) error {

@@ -7,8 +7,8 @@ import (
 )
 
 // TestRandomHistory drives the library alone through random adds, removals, updates, external
-// rejoins, messages and restarts. So a fault of the library shows here, with a seed and without a
-// server.
+// rejoins, messages and restarts. So a fault of the library shows in this test, with a seed and
+// without a server.
 func TestRandomHistory(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
@@ -95,8 +95,8 @@ func randomHistory(t *testing.T, rng *rand.Rand, suite Suite, steps int) {
 	}
 }
 
-// rejoin makes the member behind i lose its state, and now and then its key, and come back by
-// external commit with the GroupInfo of i.
+// rejoin makes the member after i lose its state, and now and then its key. The member comes back
+// by external commit with the GroupInfo of i.
 func rejoin(t *testing.T, rng *rand.Rand, live []Device, i int, gid []byte) []Device {
 	t.Helper()
 	j := (i + 1) % len(live)

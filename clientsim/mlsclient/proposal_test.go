@@ -30,7 +30,7 @@ func TestHeaderEpoch(t *testing.T) {
 	}
 }
 
-// The hash is that of RFC 9420 §5.2, over all but the version and the membership_tag.
+// The hash is that of RFC 9420 §5.2: it covers all but the version and the membership_tag.
 func TestRefersTo(t *testing.T) {
 	t.Parallel()
 	content := []byte{0, 1, 'c'}

@@ -20,8 +20,8 @@ import (
 const callerLimit = 30
 
 // KeysExhausted uses up accounts' KeyPackages. One account then serves its last-resort KeyPackage,
-// and another has none left. The owners publish new KeyPackages in one request that also has faulty
-// ones. One caller alone cannot use up an account.
+// and another account has no KeyPackage left. The owners publish new KeyPackages in one request,
+// among faulty KeyPackages. One caller alone cannot use up an account.
 func KeysExhausted(ctx context.Context, w *testbed.World) {
 	callers := Must(w.Phones(ctx, 6))
 	lastResorts(ctx, w, callers)

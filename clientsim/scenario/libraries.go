@@ -13,8 +13,8 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Libraries makes groups whose members use different MLS libraries: this process's library and
-// those of the agents. Each library creates a group with readable, with encrypted, and with mixed
+// Libraries makes groups whose members use different MLS libraries: this process's library and the
+// agents' libraries. Each library creates a group with readable, with encrypted, and with mixed
 // handshakes, in each cipher suite that at least two libraries have. Every group goes through the
 // same steps. After each step, all members must have the same epoch authenticator and the same
 // leaves.

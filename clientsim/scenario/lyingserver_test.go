@@ -20,7 +20,7 @@ import (
 )
 
 // lyingServer stands between the simulator and a correct server and breaks one promise. It is below
-// the ledger and the faults, so the simulator sees what a server with that bug would send.
+// the ledger and the faults. So the simulator sees the answers of a server with that bug.
 type lyingServer struct {
 	wire http.RoundTripper
 	// before may send requests of its own before the request.
@@ -318,7 +318,7 @@ func TestALyingServerIsCaught(t *testing.T) {
 			lied.Transport = tt.lyingServer
 			result := playNamed(t, tt.scenario, lied, testbed.Options{Seed: 1, Clients: 4, Messages: 10})
 			for _, v := range result.Violations {
-				// What shows first can depend on which of the clients asks first.
+				// The first visible violation can depend on which client asks first.
 				if v.Kind == tt.kind && slices.ContainsFunc(strings.Split(tt.want, "|"),
 					func(want string) bool { return strings.Contains(v.What, want) }) {
 					return
@@ -336,7 +336,7 @@ func firstForEver(method string) func(xrpc.CallInfo, int, *http.Response, []byte
 		if t.Call.Method.String() != method || a.StatusCode != 200 {
 			return body
 		}
-		if first == nil && bytes.Contains(body, []byte(`"missing"`)) { // a caller that came too late may be answered first
+		if first == nil && bytes.Contains(body, []byte(`"missing"`)) { // a caller that came too late may get the first answer
 			return body
 		}
 		if first == nil {

@@ -43,8 +43,8 @@ const (
 // service is away for a while.
 //
 // Every service gets the usual checks. In addition, each invitation is seen once, and each
-// KeyPackage is in one group. Nobody sees a convo whose maker they have blocked at home, whether
-// the claim was before the block or after it.
+// KeyPackage is in one group. Nobody sees a convo whose maker they have blocked at home. This
+// holds for a claim before the block and for a claim after it.
 func Network(ctx context.Context, w *testbed.World) {
 	n := &network{w: w, length: orDefault(w.For, liveFor), where: map[string]int{}, pairs: map[[2]syntax.DID]bool{},
 		probe: testbed.FastTransport()}

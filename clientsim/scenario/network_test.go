@@ -7,13 +7,13 @@ import (
 	"mlsd/clientsim/testbed"
 )
 
-// An invitation that is not there is lost, one that is there twice is doubled, and any other
-// difference breaks a promise. A row that was compared is taken out.
+// A missing invitation is lost, an invitation that is there twice is doubled, and any other
+// difference breaks a promise. A compared row is taken out.
 func TestNetworkComparesRows(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		got, want []string
-		kind      history.ViolationKind // "": none
+		kind      history.ViolationKind // "" means none
 	}{
 		"as it has to be":      {[]string{"a"}, []string{"a"}, ""},
 		"nowhere, as it has":   {nil, nil, ""},

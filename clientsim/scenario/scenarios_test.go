@@ -38,8 +38,8 @@ func playNamed(t *testing.T, name string, to testbed.Target, o testbed.Options) 
 	return c.play(context.WithoutCancel(t.Context()), chosen[0], to, terminal.New(nil))
 }
 
-// Without agents, the scenario of other MLS libraries is skipped and says what it needs. A folder
-// without agents is a broken promise: somebody asked for them.
+// Without agents, the scenario of other MLS libraries is skipped and says what it needs. If a
+// folder is named and has no agents, a promise is broken: somebody asked for agents.
 func TestLibrariesWithoutAgents(t *testing.T) {
 	t.Parallel()
 	for name, play := range map[string]func(context.Context, *testbed.World){

@@ -45,7 +45,8 @@ func TestFirstFailureEnds(t *testing.T) {
 	}
 }
 
-// CatchIn says what was being done, of a step that fails and not of an error that is returned.
+// CatchIn says what the function was doing if a step fails, but not if the function returns an
+// error.
 func TestCatchIn(t *testing.T) {
 	t.Parallel()
 	do := func(step, returned error) (err error) {
@@ -64,7 +65,7 @@ func TestCatchIn(t *testing.T) {
 	}
 }
 
-// A panic of the program's own is no failed step.
+// A panic of the program's own is not a failed step.
 func TestOtherPanicsGoOn(t *testing.T) {
 	t.Parallel()
 	defer func() {
@@ -75,7 +76,7 @@ func TestOtherPanicsGoOn(t *testing.T) {
 	_ = steps.Attempt(func() { panic("a mistake") })
 }
 
-// Each calls all, so many at a time, and ends the steps if one of them fails.
+// Each makes all calls, at most lanes at a time, and ends the steps if a call fails.
 func TestEach(t *testing.T) {
 	t.Parallel()
 	const lanes, n = 3, 20
@@ -98,8 +99,8 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// Every failure is caught: a function that returns an error, or runs in a goroutine, catches those of
-// its own steps.
+// Every failure is caught: a function that returns an error, or runs in a goroutine, catches the
+// failures of its own steps.
 func TestFailuresAreCaught(t *testing.T) {
 	t.Parallel()
 	checked := 0

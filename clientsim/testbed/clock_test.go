@@ -29,8 +29,8 @@ func main() {
 }
 `
 
-// A program that is built with the other package time reads the time that its Clock says. The clock
-// moves while it runs.
+// A program that is built with the other package time reads the time of its Clock. The clock moves
+// while the program runs.
 func TestClockMovesWhileAProgramRuns(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

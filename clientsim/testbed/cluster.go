@@ -35,7 +35,7 @@ type ClusterOptions struct {
 	Through func(f *Cluster, databaseURL string) (string, error)
 	// Clocks makes the clocks of the nodes movable. BuildMovable must have built the server.
 	Clocks bool
-	// Transport is the clients' transport. nil means one that keeps its connections open.
+	// Transport is the clients' transport. nil means a transport that keeps its connections open.
 	Transport http.RoundTripper
 }
 

@@ -25,8 +25,8 @@ func adminServer(t *testing.T, status int, answer string) *Proc {
 	return &Proc{admin: server.URL}
 }
 
-// Every text of the server's own checker is a violation of the scenario. An unusable answer is one
-// too.
+// Every text of the server's own checker is a violation of the scenario. An unusable answer is also
+// a violation.
 func TestDatabaseCheckIsCounted(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

@@ -84,8 +84,8 @@ func registered(t *testing.T, d *testbed.Directory, serial int) *xrpc.Account {
 	return a
 }
 
-// Who has chosen a service has the directory for a PDS, also after its key has changed. It has the
-// record that names the service, and nobody else has one.
+// The directory is the PDS of an account that has chosen a service, even after the account's key
+// has changed. The account has the record that names the service. Other accounts have no record.
 func TestDirectoryHasTheRecordOfWhoHasChosen(t *testing.T) {
 	t.Parallel()
 	dir := testbedtest.Directory(t)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What failed for a client is kept, however many workers fail before it.
+// A failed request of a client is kept, however many workers fail before it.
 func TestFailedRequestsAreKept(t *testing.T) {
 	t.Parallel()
 	p := &Proc{log: newLastLines(3)}

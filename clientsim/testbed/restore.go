@@ -140,7 +140,7 @@ type Backrest struct {
 	dir      string // data directory
 	postgres *Postmaster
 
-	newest int64 // generation of the event stream when the backup was made, the newest one
+	newest int64 // newest generation of the event stream when the backup was made
 }
 
 // NewBackrest starts a PostgreSQL with pgBackRest, and the world's server on it.

@@ -21,8 +21,8 @@ func script(t *testing.T, lines ...string) string {
 	return path
 }
 
-// The first start fixes the address. A killed server comes back there with the settings of the new
-// start. It gets no MLSD_ or PG variable of the caller.
+// The first start fixes the address. A killed server comes back at that address with the settings
+// of the new start. It gets no MLSD_ or PG variable of the caller.
 func TestServerComesBackAtItsAddress(t *testing.T) {
 	t.Setenv("MLSD_NONSENSE", "1") // unknown settings are fatal to mlsd
 	t.Setenv("PGHOST", "elsewhere")
@@ -67,8 +67,8 @@ func TestServerComesBackAtItsAddress(t *testing.T) {
 	}
 }
 
-// A sibling has the same settings and database, and its own address. The database's socket is where
-// the first server keeps it.
+// A sibling has the same settings and database, and its own address. The database's socket stays
+// where the first server keeps it.
 func TestSibling(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A query whose connection breaks is not sent again, and the next one has no body.
+// A query whose connection breaks is not sent again, and the next query has no body.
 func TestRequestsAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	var got atomic.Int64

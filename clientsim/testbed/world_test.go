@@ -10,8 +10,8 @@ import (
 	"mlsd/clientsim/testbed/testbedtest"
 )
 
-// The seed decides which phones commit in PrivateMessages. Some do and some do not. They are the
-// same each time, also after a restart of the app.
+// The seed decides which phones commit in PrivateMessages. Some phones do and some do not. They are
+// the same phones each time, also after a restart of the app.
 func TestSeedChoosesCommitFrames(t *testing.T) {
 	t.Parallel()
 	draw := func(seed uint64) []bool {

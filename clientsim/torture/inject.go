@@ -199,7 +199,7 @@ func (i *injector) connect(ctx context.Context) (db *pgx.Conn, err error) {
 	return db, err
 }
 
-// terminate ends a part of the sessions of the nodes: one in oneOf.
+// terminate ends 1/oneOf of the nodes' sessions.
 func (i *injector) terminate(ctx context.Context, oneOf int) error {
 	return i.inDatabase(ctx, func(db *pgx.Conn) (err error) {
 		defer Catch(&err)

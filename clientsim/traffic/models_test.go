@@ -9,7 +9,7 @@ import (
 	"mlsd/clientsim/history"
 )
 
-// op is an operation of a test. Times are in any unit.
+// op makes an operation of a test. Times are in any unit.
 func op(call, end int64, input, output any) porcupine.Operation {
 	return porcupine.Operation{Input: input, Call: call, Output: output, Return: end}
 }
@@ -120,8 +120,8 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// An answer without the mark of a replay is let through only if it was asked for before the first
-// answer came, and only for the same request.
+// An answer without the mark of a replay passes only if it was asked for before the first answer
+// came, and only for the same request.
 func TestMarkConcurrent(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

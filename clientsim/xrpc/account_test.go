@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A token by another clock differs from the usual one in its times only, and is signed.
+// A token by another clock is signed, and differs from the usual token in its times only.
 func TestTokenByAnotherClock(t *testing.T) {
 	t.Parallel()
 	for serial := range 2 {

@@ -7,7 +7,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// A page of messages is read only if it has each field that the lexicon requires, at each depth.
+// A page of messages is decoded only if it has each field that the lexicon requires, at each depth.
 func TestDecodeRequiresFields(t *testing.T) {
 	t.Parallel()
 	const rest = `"id":"m","convoId":"c","sender":"did:plc:ewvi7nxzyoun6zhxrhs64oiz","epoch":1,"seq":1,` +
