@@ -64,8 +64,8 @@ func (w *world) readAccounts() {
 	}
 }
 
-// Every method answers a blocked or inactive caller with the error's name, whatever it is asked, and
-// does nothing. Others go on.
+// Every method answers a blocked or inactive caller with the error's name, whatever it is asked,
+// and does nothing. Others go on.
 func TestRefusedAccounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, gated(accounts.ModeOpen))
@@ -100,8 +100,8 @@ func TestRefusedAccounts(t *testing.T) {
 	alice.get(mlsapi.NSIDGetConvos).ok()
 }
 
-// An operator's limit scales a person's rate of requests and daily quotas, down or up, until it ends.
-// The person gets the usual errors.
+// An operator's limit scales a person's rate of requests and daily quotas, down or up, until it
+// ends. The person gets the usual errors.
 func TestLimitedAccount(t *testing.T) {
 	t.Parallel()
 	clock := newClock(time.Now())

@@ -343,8 +343,8 @@ func TestAttachmentReaders(t *testing.T) {
 	f.readable(dave)
 }
 
-// A content that is not what was announced fails for good. The same content announced anew is another
-// attachment.
+// A content that is not what was announced fails for good. The same content announced anew is
+// another attachment.
 func TestAttachmentOtherContent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -482,8 +482,8 @@ func TestUploadQuota(t *testing.T) {
 	}
 }
 
-// The store fails at each of its calls in each way. Whatever it is, the client's retry ends with the
-// whole file, and the sweeper leaves no object that is not a part.
+// The store fails at each of its calls in each way. Whatever it is, the client's retry ends with
+// the whole file, and the sweeper leaves no object that is not a part.
 func TestAttachmentStoreFails(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"put", "open", "delete", "list"} {
@@ -541,8 +541,8 @@ func (f *file) untilOK(call func() answer) {
 	f.by.w.t.Fatal("five attempts failed")
 }
 
-// sweepLater runs rounds of the sweeper as they would run two days later. A round can fail: the next
-// does its work.
+// sweepLater runs rounds of the sweeper as they would run two days later. A round can fail: the
+// next does its work.
 func (w *world) sweepLater(rounds int) {
 	w.t.Helper()
 	pgtest.Age(w.t, w.db, "attachments", 48*time.Hour, "touched_at")
@@ -555,8 +555,8 @@ func (w *world) sweepLater(rounds int) {
 	}
 }
 
-// The node or its connection to the database fails at each step. The retry ends with the whole file,
-// and what was checked before is not read again.
+// The node or its connection to the database fails at each step. The retry ends with the whole
+// file, and what was checked before is not read again.
 func TestAttachmentStepsFail(t *testing.T) {
 	t.Parallel()
 	for _, at := range []struct{ point, nsid string }{
@@ -693,8 +693,8 @@ func TestAttachmentCompletedAtOnce(t *testing.T) {
 	}
 }
 
-// What the store has lost or changed is found when the attachment is completed: the client sends that
-// part again.
+// What the store has lost or changed is found when the attachment is completed: the client sends
+// that part again.
 func TestAttachmentBrokenPart(t *testing.T) {
 	t.Parallel()
 	for name, broken := range map[string][]byte{"lost": nil, "changed": bytes.Repeat([]byte("x"), attachments.PartSize),
@@ -722,8 +722,8 @@ func TestAttachmentBrokenPart(t *testing.T) {
 	}
 }
 
-// Unfinished uploads, failed and deleted attachments, and objects that no row names are swept. What is
-// complete stays.
+// Unfinished uploads, failed and deleted attachments, and objects that no row names are swept. What
+// is complete stays.
 func TestAttachmentSweep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, inMemory)
@@ -856,8 +856,8 @@ func TestAttachmentErasure(t *testing.T) {
 	his.readable(bob)
 }
 
-// A client over HTTP that is cut off in the middle of a part leaves nothing, and its retry succeeds.
-// A body without Content-Length is taken too.
+// A client over HTTP that is cut off in the middle of a part leaves nothing, and its retry
+// succeeds. A body without Content-Length is taken too.
 func TestAttachmentHalfABody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, inMemory)

@@ -97,9 +97,9 @@ func TestOneCommitPerEpoch(t *testing.T) {
 	added[loser].fetched(c)
 }
 
-// max-plus-one: MAX(seq)+1 gave numbers twice. One node is about to commit a message when another one
-// sends; then both send at once, many times, because messages at the same moment share a transaction.
-// seq is 1, 2, 3 … without a gap, and every message has its own.
+// max-plus-one: MAX(seq)+1 gave numbers twice. One node is about to commit a message when another
+// one sends; then both send at once, many times, because messages at the same moment share a
+// transaction. seq is 1, 2, 3 … without a gap, and every message has its own.
 func TestMaxPlusOne(t *testing.T) {
 	t.Parallel()
 	const rounds, each = 20, 4

@@ -13,8 +13,8 @@ import (
 	"mlsd/people/accounts"
 )
 
-// complete returns a configuration with all that a test does not set: there are no limits, no file is
-// deleted, and nobody hears of anything.
+// complete returns a configuration with all that a test does not set: there are no limits, no file
+// is deleted, and nobody hears of anything.
 func complete(c api.Config) api.Config {
 	if c.Committed == nil {
 		c.Committed = func() {}

@@ -73,8 +73,8 @@ func (u *user) accept(c *convo) {
 	u.post(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: c.id}).ok()
 }
 
-// An invitation from somebody who shares no convo is a request until the invited person acts in the convo. Reading is
-// no such act. The Welcome of a request is not pushed.
+// An invitation from somebody who shares no convo is a request until the invited person acts in the
+// convo. Reading is no such act. The Welcome of a request is not pushed.
 func TestRequestUntilAccepted(t *testing.T) {
 	t.Parallel()
 	accepting := map[string]func(u *user, c *convo){
@@ -228,8 +228,9 @@ func TestRefusalsLookTheSame(t *testing.T) {
 	}
 }
 
-// Nobody who refuses the creator gets onto the roster of a convo without a Welcome. Whether by a block
-// or by a policy, the answer is the same. People without KeyPackages get there, as they always did.
+// Nobody who refuses the creator gets onto the roster of a convo without a Welcome. Whether by a
+// block or by a policy, the answer is the same. People without KeyPackages get there, as they
+// always did.
 func TestRefusedWithoutAWelcome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -63,8 +63,8 @@ func (w *world) told(c *convo) string {
 	return all
 }
 
-// A liar cannot dispute an honest member's commit: not with many reports, not with many devices, not
-// with accounts that it adds itself, before the commit or after it.
+// A liar cannot dispute an honest member's commit: not with many reports, not with many devices,
+// not with accounts that it adds itself, before the commit or after it.
 func TestOneLiarDisputesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -97,7 +97,8 @@ func TestOneLiarDisputesNothing(t *testing.T) {
 		t.Errorf("the members were told %q", got)
 	}
 	alice.rotate(c)
-	// One more counted report, of whom the creator added, is a real dispute: the liar's helpers count once.
+	// One more counted report, of whom the creator added, is a real dispute: the liar's helpers count
+	// once.
 	if out := alice.failed(c, epoch); !out.Disputed {
 		t.Error("two counted reports of three do not dispute the commit")
 	}
@@ -106,8 +107,8 @@ func TestOneLiarDisputesNothing(t *testing.T) {
 	}
 }
 
-// A disputed commit stays. Ordinary commits are refused, and those of the committer; external ones of
-// the others are accepted. The dispute ends when those who reported it are back.
+// A disputed commit stays. Ordinary commits are refused, and those of the committer; external ones
+// of the others are accepted. The dispute ends when those who reported it are back.
 func TestDispute(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -177,8 +178,8 @@ func TestDispute(t *testing.T) {
 	w.counts(1, "mlsd_disputes_total")
 }
 
-// All members get the events of forks and disputes, and nobody else does: over an open connection, and
-// one that comes later.
+// All members get the events of forks and disputes, and nobody else does: over an open connection,
+// and one that comes later.
 func TestDisputeEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, live)
@@ -293,8 +294,9 @@ func TestDisputeEndsByItself(t *testing.T) {
 	}
 }
 
-// An operator ends a dispute, as its time would. What is reported stays, and those who report it again,
-// or more people, do not dispute the commit again. Its minutes count, and a later commit has the rest.
+// An operator ends a dispute, as its time would. What is reported stays, and those who report it
+// again, or more people, do not dispute the commit again. Its minutes count, and a later commit has
+// the rest.
 func TestOperatorEndsADispute(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -351,8 +353,9 @@ func (w *world) endDispute(c *convo, epoch int64) (changed bool, err error) {
 	return changed, err
 }
 
-// Two liars hold a convo in dispute for ten minutes, and then not for an hour: not with the commits of
-// other epochs, which they dispute beside the first or after it, and not by settling what they report.
+// Two liars hold a convo in dispute for ten minutes, and then not for an hour: not with the commits
+// of other epochs, which they dispute beside the first or after it, and not by settling what they
+// report.
 func TestTwoLiarsCannotHoldAConvo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -502,8 +505,8 @@ func TestForksOfOutsidersInTheLog(t *testing.T) {
 	}
 }
 
-// Two members who report different authenticators of an epoch are in different groups. All members are
-// told, once.
+// Two members who report different authenticators of an epoch are in different groups. All members
+// are told, once.
 func TestFork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -577,8 +580,9 @@ func TestReportsAreBounded(t *testing.T) {
 	outsider.post(mlsapi.NSIDReportCommit, failure(c, 1)).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 }
 
-// A GroupInfo of two members who agree replaces the one of the disputed committer. A single member's
-// does not, nor the committer's, nor one that contradicts a group that the server has verified.
+// A GroupInfo of two members who agree replaces the one of the disputed committer. A single
+// member's does not, nor the committer's, nor one that contradicts a group that the server has
+// verified.
 func TestGroupInfoOfTheMajority(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -190,8 +190,10 @@ var errorTable = []errorRow{
 	// The client sends too much.
 	{name: errorlist.RateLimitExceeded, match: as[limited](), more: after(func(e limited) time.Duration { return e.after })},
 	{name: errorlist.RateLimitExceeded, match: is(events.ErrTooMany), retryAfter: retryTooMany},
-	{name: errorlist.QuotaExceeded, match: as[*quota.ExceededError](), more: after(func(e *quota.ExceededError) time.Duration { return e.After })},
-	{name: errorlist.RateLimitExceeded, match: as[*network.BudgetError](), more: after(func(e *network.BudgetError) time.Duration { return e.After })},
+	{name: errorlist.QuotaExceeded, match: as[*quota.ExceededError](),
+		more: after(func(e *quota.ExceededError) time.Duration { return e.After })},
+	{name: errorlist.RateLimitExceeded, match: as[*network.BudgetError](),
+		more: after(func(e *network.BudgetError) time.Duration { return e.After })},
 	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrSpent),
 		message: "too many tokens of unknown accounts, or requests for sessions, came from this address"},
 	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrOften), retryAfter: retryOften,

@@ -18,7 +18,8 @@ import (
 	"mlsd/internal/serviceauth/authtest"
 )
 
-// injections are texts that a statement made of pieces would run, wait for a minute in, or break at.
+// injections are texts that a statement made of pieces would run, wait for a minute in, or break
+// at.
 var injections = []string{
 	`'`, `"`, `\`, `''`, `\'; DROP TABLE messages; --`, `'; DROP TABLE convos; --`, `x' OR '1'='1`, `') OR true --`,
 	`'||(SELECT current_user)||'`, `$1`, `%s`, `$$; DROP TABLE members; $$`, `/*`, `;`, "`id`", "U&'\\0061'", `E'\\x00'`,
@@ -36,9 +37,9 @@ const schema = `
 		UNION ALL SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prokind = 'f'
 		UNION ALL SELECT format('%s %s', rolname, rolsuper) FROM pg_roles) AS all_of (x)`
 
-// A17: SQL in any text that a caller can send, of any method, in the body, a parameter, a header, the
-// token or the path, has no effect. The answer is an error that the method declares, or success; the
-// schema stays as it is, and so do the rows of others.
+// A17: SQL in any text that a caller can send, of any method, in the body, a parameter, a header,
+// the token or the path, has no effect. The answer is an error that the method declares, or
+// success; the schema stays as it is, and so do the rows of others.
 func TestSQLInAnyField(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

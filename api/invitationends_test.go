@@ -57,8 +57,9 @@ func (u *user) expect(when, states, events string) {
 	}
 }
 
-// The home learns that a person was removed, that the convo was closed, reset or deleted, each once. A
-// last-resort KeyPackage brings the person into any number of convos, and into one of them again.
+// The home learns that a person was removed, that the convo was closed, reset or deleted, each
+// once. A last-resort KeyPackage brings the person into any number of convos, and into one of them
+// again.
 func TestInvitationEnds(t *testing.T) {
 	t.Parallel()
 	r, worlds, alice, bob := neighbours(t)
@@ -127,8 +128,8 @@ func TestInvitationIsReset(t *testing.T) {
 	bob.expect("reset", "ended ", "new ended ")
 }
 
-// An invitation can end before the home has it, or while it is being delivered. Nobody sees it then, or
-// it ends as any other one.
+// An invitation can end before the home has it, or while it is being delivered. Nobody sees it
+// then, or it ends as any other one.
 func TestInvitationEndsBeforeItArrives(t *testing.T) {
 	t.Parallel()
 	r, worlds, alice, bob := neighbours(t)
@@ -198,8 +199,8 @@ func TestInvitationEndsInAnyOrder(t *testing.T) {
 	bob.expect("expired", "ended withdrawn withdrawn ", "new ended new withdrawn new ")
 }
 
-// A last-resort KeyPackage has no claim that shows who the inviter is: its invitation is a request, also
-// of somebody whom the person knows, and pushes nothing.
+// A last-resort KeyPackage has no claim that shows who the inviter is: its invitation is a request,
+// also of somebody whom the person knows, and pushes nothing.
 func TestLastResortIsARequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

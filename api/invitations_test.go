@@ -361,8 +361,8 @@ func (u *user) delivery(o *user, ref mls.KeyPackageRef) *mlsapi.DeliverInvitatio
 	}
 }
 
-// Only a delivery service can deliver an invitation, and only one for a KeyPackage that its inviter has
-// claimed here and that no other Welcome has used.
+// Only a delivery service can deliver an invitation, and only one for a KeyPackage that its inviter
+// has claimed here and that no other Welcome has used.
 func TestRefusedInvitations(t *testing.T) {
 	t.Parallel()
 	_, worlds, alice, bob := neighbours(t, peer)
@@ -427,9 +427,10 @@ func TestRefusedInvitations(t *testing.T) {
 	evil.post(mlsapi.NSIDDeliverInvitation, alice.delivery(bob, last)).fails(403, "NotPermitted")
 }
 
-// A receipt of one KeyPackage is used at two services. Neither can know of the other, so both take it.
-// The home takes the first invitation and refuses the second one by its name. Then the inviter at the
-// second service learns that the Welcome failed, and adds the person with another KeyPackage.
+// A receipt of one KeyPackage is used at two services. Neither can know of the other, so both take
+// it. The home takes the first invitation and refuses the second one by its name. Then the inviter
+// at the second service learns that the Welcome failed, and adds the person with another
+// KeyPackage.
 func TestReceiptAtTwoServices(t *testing.T) {
 	t.Parallel()
 	r, worlds, alice, bob := neighbours(t, "did:web:mls.example.org")
@@ -480,9 +481,9 @@ func TestReceiptAtTwoServices(t *testing.T) {
 	}
 }
 
-// A service that delivers too many invitations to outsiders has to wait, and so has another one of its
-// domain. One person gets few invitations of one inviter. Accepted ones add to the budget, declined ones
-// take from it.
+// A service that delivers too many invitations to outsiders has to wait, and so has another one of
+// its domain. One person gets few invitations of one inviter. Accepted ones add to the budget,
+// declined ones take from it.
 func TestInvitationBudgets(t *testing.T) {
 	t.Parallel()
 	_, worlds, alice, bob := neighbours(t, peer)
@@ -558,8 +559,8 @@ func TestBlockedInvitation(t *testing.T) {
 	}
 }
 
-// An erasure deletes the invitations that a person has got, and puts a tombstone in place of its name
-// into those of others. An export has both.
+// An erasure deletes the invitations that a person has got, and puts a tombstone in place of its
+// name into those of others. An export has both.
 func TestErasedInvitations(t *testing.T) {
 	t.Parallel()
 	r, worlds, alice, bob := neighbours(t)

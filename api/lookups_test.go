@@ -36,8 +36,8 @@ func TestFailedLookupsAreCharged(t *testing.T) {
 	}
 }
 
-// H4: tokens of made-up accounts get 429 once the look-ups of their address are spent. Accounts that
-// the node knows are served from the same address all the while.
+// H4: tokens of made-up accounts get 429 once the look-ups of their address are spent. Accounts
+// that the node knows are served from the same address all the while.
 func TestForgerIsLimited(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

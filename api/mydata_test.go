@@ -297,8 +297,8 @@ func (u *user) confirmErasure(token string, key *string) answer {
 	return u.post(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{ConfirmationToken: &token, IdempotencyKey: key})
 }
 
-// An account erases itself in two steps, over any nodes. A repetition gets the first answer when the
-// node refuses the account, when its records are gone, and when the erasure has ended.
+// An account erases itself in two steps, over any nodes. A repetition gets the first answer when
+// the node refuses the account, when its records are gone, and when the erasure has ended.
 func TestEraseMyAccount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, gated(accounts.ModeOpen))
@@ -360,7 +360,8 @@ func TestEraseMyAccount(t *testing.T) {
 	}
 }
 
-// A token is good for the account that asked for it, once, for ten minutes, until it asks for another.
+// A token is good for the account that asked for it, once, for ten minutes, until it asks for
+// another.
 func TestConfirmationTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -449,8 +450,8 @@ func TestEraseWithoutQuota(t *testing.T) {
 	bob.confirmErasure(bob.confirmation(), nil).ok()
 }
 
-// Of requests with one token at the same time, on two nodes, one begins the erasure, and all get its
-// answer.
+// Of requests with one token at the same time, on two nodes, one begins the erasure, and all get
+// its answer.
 func TestConfirmedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -112,15 +112,15 @@ func limitsFor(name string, size int) quota.Limits {
 }
 
 // H10: nothing bounded what one DID, one address and one convo store. Every quota is refused by its
-// name once it is used up, and not before. A retry of what was stored gets its first answer. The next
-// day the quota is free again.
+// name once it is used up, and not before. A retry of what was stored gets its first answer. The
+// next day the quota is free again.
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, name := range quota.Names() {
 		switch strings.TrimPrefix(name, "address-") {
-		// TestOpenInvitations, TestInvitationsOfOneInviter, TestInvitationsOfAnAddress, TestReportBytes, TestUploadQuota,
-		// TestResetOfAReset
+		// TestOpenInvitations, TestInvitationsOfOneInviter, TestInvitationsOfAnAddress, TestReportBytes,
+		// TestUploadQuota, TestResetOfAReset
 		case quota.OpenInvitations, quota.OneInviter, "address-" + quota.OneInviter, quota.ReportBytes,
 			"uploaded-bytes-per-day", quota.ResetsOfConvo:
 			continue
@@ -171,8 +171,8 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// H10: what one DID can fill in a day is what docs/QUOTAS.md says. A hundredth of the default quotas
-// is used up, and the database grows by no more than a hundredth of the figure there.
+// H10: what one DID can fill in a day is what docs/QUOTAS.md says. A hundredth of the default
+// quotas is used up, and the database grows by no more than a hundredth of the figure there.
 func TestDiskOfADay(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -252,8 +252,8 @@ func TestQuotasOfNodes(t *testing.T) {
 	}
 }
 
-// H10: a person whom outsiders put into convos again and again can be put into no more of them, until
-// it has accepted or left some. Somebody it knows can still invite it.
+// H10: a person whom outsiders put into convos again and again can be put into no more of them,
+// until it has accepted or left some. Somebody it knows can still invite it.
 func TestOpenInvitations(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -283,8 +283,9 @@ func TestOpenInvitations(t *testing.T) {
 	invite(last).ok()
 }
 
-// S3: one inviter, whatever it does, has at most three invitations of an outsider open or declined in a
-// day. The answer has no numbers. A retry gets its first answer, and everybody else can invite.
+// S3: one inviter, whatever it does, has at most three invitations of an outsider open or declined
+// in a day. The answer has no numbers. A retry gets its first answer, and everybody else can
+// invite.
 func TestInvitationsOfOneInviter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -333,7 +334,8 @@ func TestInvitationsOfOneInviter(t *testing.T) {
 	refused(creating(mallory, victim).send(node))
 }
 
-// S3: to be put again into a convo that one has left counts, and so does to be taken out by the inviter.
+// S3: to be put again into a convo that one has left counts, and so does to be taken out by the
+// inviter.
 func TestInvitationsIntoOneConvo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -370,8 +372,8 @@ func TestInvitationsAtOnce(t *testing.T) {
 	}
 }
 
-// S3: the DIDs of one address fill at most a tenth of a person's open invitations in a day. Others can
-// still invite the person.
+// S3: the DIDs of one address fill at most a tenth of a person's open invitations in a day. Others
+// can still invite the person.
 func TestInvitationsOfAnAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -451,8 +453,8 @@ func TestFailedWritesDoNotCount(t *testing.T) {
 	alice.post(mlsapi.NSIDSendMessage, alice.message(c, "more")).fails(http.StatusTooManyRequests, "QuotaExceeded")
 }
 
-// H10: a rejected KeyPackage of a batch counts, because its signatures were verified. A duplicate does
-// not.
+// H10: a rejected KeyPackage of a batch counts, because its signatures were verified. A duplicate
+// does not.
 func TestRejectedKeyPackagesCount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -497,8 +499,8 @@ func TestInvitedAgainIsStillARequest(t *testing.T) {
 	creating(alice, bob).send(alice.w.server).fails(http.StatusTooManyRequests, "QuotaExceeded")
 }
 
-// A convo whose quota is used up is to an outsider a convo that never existed. So is any convo to an
-// outsider whose own quota is used up.
+// A convo whose quota is used up is to an outsider a convo that never existed. So is any convo to
+// an outsider whose own quota is used up.
 func TestOutsidersSeeNoQuota(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -365,8 +365,8 @@ func TestRepeatedReportsTakeRecords(t *testing.T) {
 	}
 }
 
-// What a closed report reveals is deleted after 30 days. It goes sooner, those first that were closed
-// first, while all closed reports are more than the limit. Open ones stay.
+// What a closed report reveals is deleted after 30 days. It goes sooner, those first that were
+// closed first, while all closed reports are more than the limit. Open ones stay.
 func TestClosedReportsAreCleared(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -321,8 +321,8 @@ var unkeyed = []write{
 	}},
 }
 
-// elsewhere are the procedures that neither list has: attachments need a store, sessions and tickets
-// are made anew each time, and a signal is not kept. Tests of their own repeat them.
+// elsewhere are the procedures that neither list has: attachments need a store, sessions and
+// tickets are made anew each time, and a signal is not kept. Tests of their own repeat them.
 var elsewhere = []string{
 	"createAttachment", "putAttachmentPart", "completeAttachment", "deleteAttachment",
 	"createSession", "refreshSession", "getSubscriptionTicket", "sendSignal",

@@ -83,8 +83,8 @@ func (a answer) goesOn(c *convo) {
 	}
 }
 
-// The old log can be read to its end, and takes nothing. The members go on in the successor: who has a
-// device in the new group with its Welcome, the others by external commit.
+// The old log can be read to its end, and takes nothing. The members go on in the successor: who
+// has a device in the new group with its Welcome, the others by external commit.
 func TestReset(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -393,8 +393,8 @@ func TestResetNamesTheOldHead(t *testing.T) {
 	}
 }
 
-// Who is a member of both reads the attachments of the old convo from the successor too, and can name
-// them there. Who came later cannot.
+// Who is a member of both reads the attachments of the old convo from the successor too, and can
+// name them there. Who came later cannot.
 func TestResetKeepsAttachments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, inMemory)
@@ -430,8 +430,8 @@ func TestResetKeepsAttachments(t *testing.T) {
 	moved.get(bob).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
 }
 
-// A reset takes receipts: members of other services are in the new group from its first epoch. Their
-// homes learn that the invitations to the old convo have ended, and of the new ones.
+// A reset takes receipts: members of other services are in the new group from its first epoch.
+// Their homes learn that the invitations to the old convo have ended, and of the new ones.
 func TestResetCarriesMembersOfOtherServices(t *testing.T) {
 	t.Parallel()
 	r, worlds, alice, bob := neighbours(t)

@@ -40,9 +40,8 @@ func (u *user) signal(c *convo, what string) *mlsapi.SendSignalInput {
 	return &mlsapi.SendSignalInput{ConvoID: c.id, Payload: mlstest.Message(c.group, c.epoch, what)}
 }
 
-// A member's signal is passed on as it is, with the names of those who have blocked it, whom it does
-// not learn of. Nothing of it is
-// stored but that its token was used.
+// A member's signal is passed on as it is, with the names of those who have blocked it, whom it
+// does not learn of. Nothing of it is stored but that its token was used.
 func TestSendSignal(t *testing.T) {
 	t.Parallel()
 	book := &signalBook{}
@@ -68,8 +67,8 @@ func TestSendSignal(t *testing.T) {
 	}
 }
 
-// Whom more than 16 members have blocked, nobody hears. It gets the answers of everybody else, which are
-// those of the limits.
+// Whom more than 16 members have blocked, nobody hears. It gets the answers of everybody else,
+// which are those of the limits.
 func TestSignalOfABlockedMember(t *testing.T) {
 	t.Parallel()
 	book := &signalBook{}
@@ -249,7 +248,8 @@ func TestGetCursors(t *testing.T) {
 	}
 }
 
-// Who has left, or shares with nobody any more, is not seen: not either by a cursor that moved before.
+// Who has left, or shares with nobody any more, is not seen: not either by a cursor that moved
+// before.
 func TestViewersAfterWithdrawal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -39,8 +39,8 @@ func (u *user) sees(c *convo, names map[string]*user) string {
 	}
 }
 
-// What an inviter, another member, an outsider, and an inviter whom somebody blocks see of a Welcome on
-// its way.
+// What an inviter, another member, an outsider, and an inviter whom somebody blocks see of a
+// Welcome on its way.
 func TestGetWelcomeStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, release)
@@ -116,9 +116,9 @@ func TestWelcomeStatusOfARequest(t *testing.T) {
 }
 
 // The inviter gets an event once a device has joined, or could not. That is the member whose commit
-// has sent the Welcome, or the creator; nobody else gets it. What a person does after a block of the
-// inviter does not show, and neither does a failure in a request. To join accepts a request, and
-// shows.
+// has sent the Welcome, or the creator; nobody else gets it. What a person does after a block of
+// the inviter does not show, and neither does a failure in a request. To join accepts a request,
+// and shows.
 func TestArrival(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, live, release)

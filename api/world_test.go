@@ -160,8 +160,8 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 }
 
 // within is the world as one of its subtests sees it. What the subtest changes of it, such as the
-// limits of the next node, is not changed for the others. They share the database, so a subtest that
-// ages rows or counts those of all runs alone.
+// limits of the next node, is not changed for the others. They share the database, so a subtest
+// that ages rows or counts those of all runs alone.
 func (w *world) within(t *testing.T) *world {
 	inner := *w
 	inner.t = t

@@ -260,8 +260,8 @@ func TestLimitsOfSignals(t *testing.T) {
 	}
 }
 
-// One caller cannot take what a node has by signals to many convos. A signal that nobody may get counts
-// as any other, and is not passed on.
+// One caller cannot take what a node has by signals to many convos. A signal that nobody may get
+// counts as any other, and is not passed on.
 func TestOneCallerCannotTakeAllSignals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -304,8 +304,8 @@ func TestOldMovesAreDropped(t *testing.T) {
 	}
 }
 
-// The listener does not wait for look-ups, and keeps no more than a hundred. After one that fails the
-// others are dropped.
+// The listener does not wait for look-ups, and keeps no more than a hundred. After one that fails
+// the others are dropped.
 func TestLookUpsDoNotBlockTheListener(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -464,8 +464,8 @@ func TestSignalsThatCannotBePassedOn(t *testing.T) {
 	}
 }
 
-// However long the DIDs of members are, their cursors fit into NOTIFY. No DID of an account is longer
-// than did:web with the longest host name.
+// However long the DIDs of members are, their cursors fit into NOTIFY. No DID of an account is
+// longer than did:web with the longest host name.
 func TestMovesOfLongDIDs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -39,8 +39,8 @@ func (s *silentNetwork) end() {
 	}
 }
 
-// pool returns a pool of two connections that go this way. pgx takes 15 seconds to close one that is
-// silent. The end of the test does not wait for that: it ends all of them.
+// pool returns a pool of two connections that go this way. pgx takes 15 seconds to close one that
+// is silent. The end of the test does not wait for that: it ends all of them.
 func (s *silentNetwork) pool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
 	t.Helper()
 	cfg := db.Config()
@@ -90,8 +90,8 @@ func (s *silentNetwork) forward(to io.WriteCloser, from io.ReadCloser, born int6
 	}
 }
 
-// E7: a connection that has become silent stops the presence for one interval, which is shorter than
-// the lease.
+// E7: a connection that has become silent stops the presence for one interval, which is shorter
+// than the lease.
 func TestPresenceOverASilentConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -31,8 +31,8 @@ func convo(t *testing.T, db *pgxpool.Pool, creator syntax.DID, others ...syntax.
 	return made.ID
 }
 
-// outsiders makes n claims of bob's KeyPackages, each by another outsider, and returns how many got a
-// one-time KeyPackage, the last-resort one, and nothing.
+// outsiders makes n claims of bob's KeyPackages, each by another outsider, and returns how many got
+// a one-time KeyPackage, the last-resort one, and nothing.
 func outsiders(t *testing.T, db *pgxpool.Pool, n int) (oneTime, lastResort, nothing int) {
 	t.Helper()
 	for i := range n {
@@ -55,9 +55,9 @@ func outsiders(t *testing.T, db *pgxpool.Pool, n int) (oneTime, lastResort, noth
 	return oneTime, lastResort, nothing
 }
 
-// H8: five DIDs that shared nothing with the victim took all of its 100 KeyPackages in a second. All
-// outsiders together get 40 a day, then the last-resort one. Those who the person knows still get
-// one-time ones.
+// H8: five DIDs that shared nothing with the victim took all of its 100 KeyPackages in a second.
+// All outsiders together get 40 a day, then the last-resort one. Those who the person knows still
+// get one-time ones.
 func TestOutsiders(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -81,8 +81,8 @@ func TestOutsiders(t *testing.T) {
 	}
 }
 
-// H8: an outsider can put anybody into a convo of its own. It stays an outsider until the person does
-// something there.
+// H8: an outsider can put anybody into a convo of its own. It stays an outsider until the person
+// does something there.
 func TestOutsiderWithAConvo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -159,8 +159,9 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) ([]Result
 // has decided that the sender, who need not be a member, may send it. The message must be of the
 // convo's epoch. d.Token is not used up.
 //
-// Errors: ErrConvoNotFound, *idem.ConflictError, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError,
-// *quota.ExceededError. If the transaction fails, the caller returns the quota.
+// Errors: ErrConvoNotFound, *idem.ConflictError, ErrConvoClosed, ErrWrongGroup,
+// *EpochMismatchError, *quota.ExceededError. If the transaction fails, the caller returns the
+// quota.
 func AppendEntitled(ctx context.Context, tx pgx.Tx, d Draft) (Receipt, error) {
 	d.Token = nil
 	drafts := []Draft{d}

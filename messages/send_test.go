@@ -533,8 +533,8 @@ func TestLostBatchIsLookedUp(t *testing.T) {
 	}
 }
 
-// TestTwoRoundTrips: once a connection knows the statements, a message waits for the server twice: for
-// what it is judged by, and for the COMMIT.
+// TestTwoRoundTrips: once a connection knows the statements, a message waits for the server twice:
+// for what it is judged by, and for the COMMIT.
 func TestTwoRoundTrips(t *testing.T) {
 	t.Parallel()
 	var trips pgtest.Trips
@@ -578,8 +578,8 @@ func TestOnBatch(t *testing.T) {
 	}
 }
 
-// An outsider's message to a convo that has a lane of its own is refused at once. In the lane it would
-// wait with the members' messages, and the wait would show that the convo exists.
+// An outsider's message to a convo that has a lane of its own is refused at once. In the lane it
+// would wait with the members' messages, and the wait would show that the convo exists.
 func TestOutsiderPassesTheLane(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)

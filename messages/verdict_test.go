@@ -9,9 +9,9 @@ import (
 	"mlsd/internal/serviceauth"
 )
 
-// TestVerdicts: judge asks its questions in their order. Every set of reasons against a draft gets the
-// answer to the first of them that applies. A reason of which another one makes no sense, such as the
-// epoch of a convo that is not locked, is left out.
+// TestVerdicts: judge asks its questions in their order. Every set of reasons against a draft gets
+// the answer to the first of them that applies. A reason of which another one makes no sense, such
+// as the epoch of a convo that is not locked, is left out.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	spent := errors.New("no quota is left")

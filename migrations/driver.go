@@ -30,7 +30,7 @@ type driver struct {
 	lockTimeout time.Duration // of one statement
 
 	tx      pgx.Tx // of the migration that runs; nil if none runs
-	version int    // the version before that migration
+	version int    // that the schema has without that migration
 }
 
 var _ database.Driver = (*driver)(nil)

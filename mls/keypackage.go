@@ -107,8 +107,8 @@ func (k *KeyPackage) BelongsTo(did string) bool {
 	return ok && (rest == "" || rest[0] == '#')
 }
 
-// endOf9999 is the last second of the year 9999, the last year of RFC 3339, in seconds since the Unix
-// epoch.
+// endOf9999 is the last second of the year 9999, the last year of RFC 3339, in seconds since the
+// Unix epoch.
 const endOf9999 = 253402300799
 
 // unixTime converts seconds since the Unix epoch. The result is at most the end of the year 9999.

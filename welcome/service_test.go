@@ -120,8 +120,8 @@ func TestHundredFetches(t *testing.T) {
 	}
 }
 
-// TestFetchAfterAWait: a fetch meets another one that has opened the lease and not committed yet. It
-// waits, and then gets the same lease.
+// TestFetchAfterAWait: a fetch meets another one that has opened the lease and not committed yet.
+// It waits, and then gets the same lease.
 func TestFetchAfterAWait(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1, false)
@@ -151,9 +151,9 @@ func TestFetchAfterAWait(t *testing.T) {
 	}
 }
 
-// TestFetchedTogether: fetches that arrive during a transaction share the next ones. Each gets its own
-// Welcome, the audit log names its own recipient, and a value that the database refuses fails its own
-// caller and no other.
+// TestFetchedTogether: fetches that arrive during a transaction share the next ones. Each gets its
+// own Welcome, the audit log names its own recipient, and a value that the database refuses fails
+// its own caller and no other.
 func TestFetchedTogether(t *testing.T) {
 	t.Parallel()
 	const n, poisoned = 40, 7
@@ -446,8 +446,8 @@ func TestServiceAndSweeps(t *testing.T) {
 	}
 }
 
-// TestRoundTrips: a call that comes alone takes one, BEGIN and COMMIT included. After Close there are
-// none.
+// TestRoundTrips: a call that comes alone takes one, BEGIN and COMMIT included. After Close there
+// are none.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3, false)

@@ -61,10 +61,10 @@ func Refused(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did synta
 	return errs.Wrap(err, "tell the inviter of a refused invitation")
 }
 
-// Statuses reads the convo's Welcomes whose ids are above after, at most limit of them, in the order
-// in which they were made. It returns the Welcomes that the inviter has sent: with a commit, by
-// creating the convo, or by resetting the convo before it. next is the id of the last Welcome that
-// was read, or nil if there are no more. The caller has checked that the inviter is a member.
+// Statuses reads the convo's Welcomes whose ids are above after, at most limit of them, in the
+// order in which they were made. It returns the Welcomes that the inviter has sent: with a commit,
+// by creating the convo, or by resetting the convo before it. next is the id of the last Welcome
+// that was read, or nil if there are no more. The caller has checked that the inviter is a member.
 //
 // The inviter does not see what a person does while the convo is a request, or after the person has
 // blocked the inviter.

@@ -209,8 +209,8 @@ func (l *lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestFailuresOfAnOutsider: a device that reports a failure of each lease, again and again, writes a
-// bounded number of lines into the log. The audit log and the counter have all of them.
+// TestFailuresOfAnOutsider: a device that reports a failure of each lease, again and again, writes
+// a bounded number of lines into the log. The audit log and the counter have all of them.
 func TestFailuresOfAnOutsider(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

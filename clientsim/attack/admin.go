@@ -15,7 +15,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H11 and H13: what a browser may be made to read, and what unauthenticated callers may make the server write.
+// H11 and H13: what a browser may be made to read, and what unauthenticated callers may make the
+// server write.
 func answersAndLogs() []Attack {
 	return []Attack{
 		{"rebinding", "H11", "a page in the operator's browser asks the admin listener under other names", rebind},

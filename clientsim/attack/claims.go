@@ -18,7 +18,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H7 and H8: getKeyPackages stores its answers, and people who share no convo use up a person's KeyPackages.
+// H7 and H8: getKeyPackages stores its answers, and people who share no convo use up a person's
+// KeyPackages.
 func claims() []Attack {
 	return []Attack{
 		{"claims-stored", "H7", "one token asks for 1 MB of KeyPackages under a new key each time", storedClaims(true)},

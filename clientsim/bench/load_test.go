@@ -25,8 +25,8 @@ func fakeWorker(addr string, requests int) *worker {
 	}
 }
 
-// A request is sent again if its answer is dropped, or if it is refused for now: the same bytes and key,
-// with a new token.
+// A request is sent again if its answer is dropped, or if it is refused for now: the same bytes and
+// key, with a new token.
 func TestRetriesAreTheSameRequest(t *testing.T) {
 	t.Parallel()
 	type seen struct{ token, body string }

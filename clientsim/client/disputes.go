@@ -65,7 +65,8 @@ func (p *Phone) Follow(ctx context.Context, convo string, rng *rand.Rand) (r Ret
 	}
 }
 
-// Return reports a commit that the device could not process, and enters the group by external commit.
+// Return reports a commit that the device could not process, and enters the group by external
+// commit.
 func (p *Phone) Return(ctx context.Context, convo string, failed *CommitError, rng *rand.Rand,
 	r *Returning) (err error) {
 	defer Catch(&err)

@@ -246,7 +246,8 @@ func lostServer(t *testing.T, asked *atomic.Value) *xrpc.Client {
 	return xrpc.NewClient(server.URL, "did:web:test", http.DefaultTransport, &xrpc.Stats{})
 }
 
-// E3: a subscriber whose server has lost events reads its convos again, and goes on with the stream.
+// E3: a subscriber whose server has lost events reads its convos again, and goes on with the
+// stream.
 func TestSubscriberReadsAgain(t *testing.T) {
 	t.Parallel()
 	account, err := xrpc.NewAccount(1)

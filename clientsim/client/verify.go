@@ -214,8 +214,8 @@ func (p *Phone) compareHeads(ctx context.Context, v *verifier.Verifier, convo st
 	return nil
 }
 
-// SendHead sends the newest head that the phone has checked to the other members, inside an encrypted
-// message.
+// SendHead sends the newest head that the phone has checked to the other members, inside an
+// encrypted message.
 func (p *Phone) SendHead(ctx context.Context, convo string) (err error) {
 	defer Catch(&err)
 	v := Must(p.VerifierOf(convo))

@@ -46,8 +46,8 @@ func buildIndigo(t *testing.T, dir string) []string {
 	return []string{binary}
 }
 
-// generateIndigo generates the package: a file per lexicon, and a table of all functions and events,
-// so that a program can choose one by its name.
+// generateIndigo generates the package: a file per lexicon, and a table of all functions and
+// events, so that a program can choose one by its name.
 func generateIndigo(t *testing.T) map[string][]byte {
 	t.Helper()
 	catalog := lexicon.NewBaseCatalog()

@@ -66,7 +66,8 @@ func (m *Model) Restored(convo string, log []mlsapi.MessageView, roster []syntax
 	}
 }
 
-// Unread returns the acknowledged messages which a member may see and which a device has never read.
+// Unread returns the acknowledged messages which a member may see and which a device has never
+// read.
 func (c *ConvoModel) Unread(did syntax.DID, items []Item) (texts []string) {
 	read := map[string]bool{}
 	for _, item := range items {

@@ -134,7 +134,8 @@ func (d *Driver) atRate(ctx context.Context, do func(Request)) {
 // Leave is a Full that does nothing.
 func Leave(Request) {}
 
-// Latency is a histogram in microseconds. It keeps three significant digits from 1 µs to 10 minutes.
+// Latency is a histogram in microseconds. It keeps three significant digits from 1 µs to 10
+// minutes.
 type Latency struct {
 	*hdrhistogram.Histogram
 }

@@ -25,8 +25,8 @@ type Garbage struct {
 	BadInfo bool
 }
 
-// StageGarbage stages an encrypted rotation of the device's keys. The members whose path secrets are
-// spoiled cannot process it; all others can. To the server it is a commit like any other.
+// StageGarbage stages an encrypted rotation of the device's keys. The members whose path secrets
+// are spoiled cannot process it; all others can. To the server it is a commit like any other.
 func StageGarbage(g Group, what Garbage) (*Staged, error) {
 	forger, ok := g.(*goGroup)
 	if !ok {

@@ -21,8 +21,8 @@ import (
 // failoverLimit bounds one failover, including the return of the old primary.
 const failoverLimit = time.Minute
 
-// Failover makes the primary of two servers crash or hang under load, again and again. Its synchronous
-// standby is promoted, and the old primary comes back as the standby.
+// Failover makes the primary of two servers crash or hang under load, again and again. Its
+// synchronous standby is promoted, and the old primary comes back as the standby.
 func Failover(ctx context.Context, w *testbed.World) {
 	w.WithPair(ctx, true, func(f *testbed.Cluster, pair *testbed.Pair) {
 		promoted := func(name string, fault func() error) outage {

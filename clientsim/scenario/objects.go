@@ -62,8 +62,8 @@ func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, v
 	agree(ctx, o.w, o.convo, o.members)
 }
 
-// openMLS plays a group of OpenMLS. ts-mls and mls-go do not have SelfRemove, and mls-go cannot read
-// custom proposals.
+// openMLS plays a group of OpenMLS. ts-mls and mls-go do not have SelfRemove, and mls-go cannot
+// read custom proposals.
 func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) {
 	o.found(ctx, library, 4, mlsclient.CheckGrease)
 	o.accepted = append(o.accepted, "GREASE capabilities")

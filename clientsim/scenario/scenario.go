@@ -104,8 +104,8 @@ func withSettings(ctx context.Context, w *testbed.World, settings map[string]str
 	Check(w.Restart(ctx, nil))
 }
 
-// unlimited is [testbed.Unlimited] for steps. A load has few people, who invite each other more often
-// than the quotas allow.
+// unlimited is [testbed.Unlimited] for steps. A load has few people, who invite each other more
+// often than the quotas allow.
 func unlimited(ctx context.Context, w *testbed.World) map[string]string {
 	return Must(testbed.Unlimited(ctx, w.Server.Binary()))
 }

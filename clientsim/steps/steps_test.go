@@ -163,7 +163,8 @@ func returnsError(f *ast.FuncType) bool {
 	return ok && last.Name == "error"
 }
 
-// failing reports whether a body has a step of its own that can fail, outside of functions within it.
+// failing reports whether a body has a step of its own that can fail, outside of functions within
+// it.
 func failing(body *ast.BlockStmt) (found bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if _, ok := n.(*ast.FuncLit); ok {

@@ -201,8 +201,8 @@ func FindServer(ctx context.Context, given, dir string) (string, error) {
 	return BuildServer(ctx, dir)
 }
 
-// BuildServer builds mlsd into dir, from the module of the working directory, with the given flags of
-// go build.
+// BuildServer builds mlsd into dir, from the module of the working directory, with the given flags
+// of go build.
 func BuildServer(ctx context.Context, dir string, flags ...string) (string, error) {
 	root, err := moduleRoot(ctx)
 	if err != nil {

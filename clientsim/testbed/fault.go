@@ -25,8 +25,8 @@ const (
 	LoseRequest FaultKind = "lose-request"
 	// LoseAnswer: the server answers and the client never gets the answer.
 	LoseAnswer FaultKind = "lose-answer"
-	// Repeat: the request arrives twice at once, the second time with a new token if this process makes
-	// its tokens. The client gets the first answer.
+	// Repeat: the request arrives twice at once, the second time with a new token if this process
+	// makes its tokens. The client gets the first answer.
 	Repeat FaultKind = "repeat"
 	// Delay: the request arrives late.
 	Delay FaultKind = "delay"

@@ -46,8 +46,8 @@ func (w *World) WithPair(ctx context.Context, synchronous bool, play func(*Clust
 	Check(errors.Join(err, pair.Close()))
 }
 
-// StartPair starts a PostgreSQL and an asynchronous standby with the given settings. The database is
-// empty.
+// StartPair starts a PostgreSQL and an asynchronous standby with the given settings. The database
+// is empty.
 func StartPair(ctx context.Context, settings map[string]string) (_ *Pair, err error) {
 	defer Catch(&err)
 	p := Must(newPair(false))
@@ -179,7 +179,8 @@ func (p *Pair) follow(ctx context.Context, standby *pairedServer) (err error) {
 	}), "%s does not become the standby (%s)", standby.name, standby.log)
 }
 
-// configure replaces the settings that change with the role, and makes the running server read them.
+// configure replaces the settings that change with the role, and makes the running server read
+// them.
 func (p *Pair) configure(s *pairedServer, settings string) error {
 	if err := p.write(filepath.Join(s.dir, "postgresql.auto.conf"), settings); err != nil {
 		return err

@@ -43,7 +43,8 @@ const (
 	askLimit       = 2 * time.Second // limit of one question to one PostgreSQL
 )
 
-// PatroniPrograms returns an error if a program is missing, or if this process's network is not its own.
+// PatroniPrograms returns an error if a program is missing, or if this process's network is not its
+// own.
 func PatroniPrograms() error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root")
@@ -190,7 +191,8 @@ func (p *Patroni) Kill(ctx context.Context, name string) error {
 	})
 }
 
-// Freeze stops everything on a machine where it is, until Thaw. Its kernel still accepts connections.
+// Freeze stops everything on a machine where it is, until Thaw. Its kernel still accepts
+// connections.
 func (p *Patroni) Freeze(ctx context.Context, name string) error {
 	p.silent = name
 	return signalTwice(ctx, name, syscall.SIGSTOP)

@@ -85,7 +85,8 @@ func (w *World) wordsNotToPush(ctx context.Context) (_ []string, err error) {
 	return words, nil
 }
 
-// WithReceiver runs play with a receiver, and then checks the calls to it. Like all With…, it is a step.
+// WithReceiver runs play with a receiver, and then checks the calls to it. Like all With…, it is a
+// step.
 func (w *World) WithReceiver(ctx context.Context, play func(*client.Receiver)) {
 	r := Must(client.NewReceiver())
 	err := Attempt(func() {

@@ -130,8 +130,8 @@ func unreadBy(p *client.Phone, c *history.ConvoModel) (_ []string, err error) {
 	return c.Unread(p.Account.DID, append(inbox, loose...)), err
 }
 
-// Backrest is a PostgreSQL whose backups and WAL pgBackRest keeps, as deploy/patroni/pgbackrest.conf
-// says. The world's server uses it.
+// Backrest is a PostgreSQL whose backups and WAL pgBackRest keeps, as
+// deploy/patroni/pgbackrest.conf says. The world's server uses it.
 type Backrest struct {
 	*installation
 	w        *World

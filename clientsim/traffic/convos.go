@@ -302,8 +302,8 @@ func (t *Traffic) add(ctx context.Context, rng *rand.Rand, r *Convo) {
 	t.invited = append(t.invited, invited{r, p})
 }
 
-// verifyLog lets a member check the log of its convo against the heads that one of the servers signs. No
-// fault makes a correct server look like a liar.
+// verifyLog lets a member check the log of its convo against the heads that one of the servers
+// signs. No fault makes a correct server look like a liar.
 func (t *Traffic) verifyLog(ctx context.Context, rng *rand.Rand) {
 	r := t.some(rng)
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)

@@ -180,7 +180,8 @@ func (t *Traffic) all() []operation {
 	}
 }
 
-// DoAll does operations of all kinds until loading ends. Each operation that has begun gets its verdict.
+// DoAll does operations of all kinds until loading ends. Each operation that has begun gets its
+// verdict.
 func (t *Traffic) DoAll(ctx, loading context.Context, lanes int) error {
 	d := load.Driver{Lanes: lanes}
 	return d.Try(loading, t.w.Seed, func(_ load.Request, rng *rand.Rand) error {
@@ -223,8 +224,8 @@ func (t *Traffic) SendAll(ctx, writing context.Context, rate float64) error {
 	})
 }
 
-// ChangeAll changes rosters and epochs, one after the other, until writing ends. pause is the average
-// time between two changes.
+// ChangeAll changes rosters and epochs, one after the other, until writing ends. pause is the
+// average time between two changes.
 func (t *Traffic) ChangeAll(ctx, writing context.Context, pause time.Duration) error {
 	rng := rand.New(rand.NewPCG(t.w.Seed, 0x57112))
 	for writing.Err() == nil {

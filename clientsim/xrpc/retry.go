@@ -52,8 +52,8 @@ func (c *Client) Do(ctx context.Context, who *Account, call Call) (Answer, error
 	})
 }
 
-// Retry makes attempts until one has a verdict, or limit is over. after says whether an error calls for
-// another attempt, and how long to wait before it. again is set from the second attempt on.
+// Retry makes attempts until one has a verdict, or limit is over. after says whether an error calls
+// for another attempt, and how long to wait before it. again is set from the second attempt on.
 func Retry(
 	ctx context.Context, limit time.Duration, after func(error, time.Duration) (time.Duration, bool),
 	attempt func(ctx context.Context, again bool) (Answer, error),

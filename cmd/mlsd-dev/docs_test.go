@@ -19,8 +19,8 @@ func blocks(page string) map[string]string {
 }
 
 // testPage runs the commands of a page, one after the other, and all of them so many times in one
-// shell. Each "# → text" must come next in the output. The command that starts the server must be the
-// one that this test uses; the port is another one than the page's.
+// shell. Each "# → text" must come next in the output. The command that starts the server must be
+// the one that this test uses; the port is another one than the page's.
 func (c devClient) testPage(path string, times int) func(*testing.T) {
 	return func(t *testing.T) {
 		c.t = t

@@ -89,8 +89,8 @@ func TestLabelsAreBounded(t *testing.T) {
 	t.Logf("%d series after %d strange requests", len(series), sent)
 }
 
-// sendStrange sends what no client sends, to every method and elsewhere, and returns how many requests
-// that were.
+// sendStrange sends what no client sends, to every method and elsewhere, and returns how many
+// requests that were.
 func sendStrange(t *testing.T, w *world) (sent int) {
 	t.Helper()
 	alice := w.user()

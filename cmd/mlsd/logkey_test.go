@@ -14,8 +14,8 @@ import (
 	"mlsd/operator"
 )
 
-// An operator replaces the key that signs heads. Two nodes sign with the new one within seconds, list it
-// in the DID document, and stop using the old one. The record says who did it.
+// An operator replaces the key that signs heads. Two nodes sign with the new one within seconds,
+// list it in the DID document, and stop using the old one. The record says who did it.
 func TestAdminLogKeys(t *testing.T) {
 	t.Parallel()
 	w, database := operated(t)

@@ -128,7 +128,8 @@ func TestAdminAccountShow(t *testing.T) {
 }
 
 // Finding S10: reading an export leaves a record on every path: the command, the admin API and the
-// console one with who and why; the account's own method one in an hour, which the account can read too.
+// console one with who and why; the account's own method one in an hour, which the account can read
+// too.
 func TestReadingAnExportIsRecorded(t *testing.T) {
 	t.Parallel()
 	w, database := operated(t)

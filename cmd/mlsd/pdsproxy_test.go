@@ -31,8 +31,8 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// A real PDS passes requests on to mlsd, as docs/operating/PROXIES.md says: with these headers and no
-// others, with these headers of the answer, and with the name and message of an error.
+// A real PDS passes requests on to mlsd, as docs/operating/PROXIES.md says: with these headers and
+// no others, with these headers of the answer, and with the name and message of an error.
 func TestThroughAPDS(t *testing.T) {
 	folder := os.Getenv(pdsFolder)
 	if folder == "" {
@@ -86,8 +86,8 @@ func TestThroughAPDS(t *testing.T) {
 	attachmentThroughAPDS(t, alice, did, read[mlsapi.CreateConvoOutput](t, body).ID, requests)
 }
 
-// An attachment goes up and down through the PDS: each part as it is, and answers of up to 10 MiB, as
-// docs/clients/ATTACHMENTS.md says.
+// An attachment goes up and down through the PDS: each part as it is, and answers of up to 10 MiB,
+// as docs/clients/ATTACHMENTS.md says.
 func attachmentThroughAPDS(t *testing.T, alice *pdsAccount, did, convo string, requests <-chan recorded) {
 	t.Helper()
 	const passes = 10 << 20 // bytes of an answer
@@ -167,8 +167,8 @@ func (a *pdsAccount) through(did, verb, nsid string, body []byte) (status int, h
 	return a.throughAs(did, verb, nsid, "application/json", body)
 }
 
-// throughAs is through for a body of any type. path is the method with its parameters. An answer that
-// the PDS breaks off has status 0.
+// throughAs is through for a body of any type. path is the method with its parameters. An answer
+// that the PDS breaks off has status 0.
 func (a *pdsAccount) throughAs(did, verb, path, contentType string, body []byte) (status int, header http.Header,
 	answer []byte) {
 	t := a.pds.t

@@ -109,8 +109,8 @@ func wrongConfigurations(t *testing.T, taken string) []wrongConfiguration {
 	}
 }
 
-// O5, O6, O9: a mistake in the settings gets a sentence that says which setting, what it got and what
-// it wants, before anything is started. No sentence has a secret.
+// O5, O6, O9: a mistake in the settings gets a sentence that says which setting, what it got and
+// what it wants, before anything is started. No sentence has a secret.
 func TestWrongConfigurations(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

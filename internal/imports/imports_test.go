@@ -19,7 +19,8 @@ import (
 
 const module = "mlsd"
 
-// everybodys is a package that each of ours may import: it is as small as one of the standard library.
+// everybodys is a package that each of ours may import: it is as small as one of the standard
+// library.
 const everybodys = "internal/errs"
 
 // allowed says for every package of ours, except those that only tests use, which of our packages
@@ -218,8 +219,8 @@ func foreign() []foreignRule {
 		{prefix: "go.opentelemetry.io", only: []string{"internal/tracing"}},
 		{prefix: "github.com/minio/minio-go", only: []string{"internal/attachments/s3store"}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"internal/push"}},
-		// Only the tests of the alert rules and of the dashboard use it. Its other packages bring hundreds of
-		// modules.
+		// Only the tests of the alert rules and of the dashboard use it. Its other packages bring
+		// hundreds of modules.
 		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
 			"internal/attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest",

@@ -59,7 +59,8 @@ type Trust struct {
 	services []syntax.DID
 }
 
-// ParseTrust reads "all", "none", "only DID …" or "except DID …", with spaces or commas between DIDs.
+// ParseTrust reads "all", "none", "only DID …" or "except DID …", with spaces or commas between
+// DIDs.
 func ParseTrust(text string) (t Trust, err error) {
 	words := strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' })
 	switch {

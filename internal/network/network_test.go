@@ -159,7 +159,8 @@ func TestNewKeySigns(t *testing.T) {
 	}
 }
 
-// FuzzReceipt: whatever an unauthenticated caller sends, it is a receipt of the home or it is refused.
+// FuzzReceipt: whatever an unauthenticated caller sends, it is a receipt of the home or it is
+// refused.
 func FuzzReceipt(f *testing.F) {
 	issuer, taker := services(seed(1, claimedAt.Add(-24*time.Hour)))
 	valid := receiptOf(f, issuer)

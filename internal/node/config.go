@@ -45,8 +45,8 @@ type Config struct {
 	// ReadDatabaseURL (MLSD_READ_DATABASE_URL) is a standby of DatabaseURL, for reads. Empty means
 	// none.
 	ReadDatabaseURL string
-	// WaitForDatabase (MLSD_WAIT_FOR_DATABASE) is how long the operator's PostgreSQL may take to answer
-	// at the start.
+	// WaitForDatabase (MLSD_WAIT_FOR_DATABASE) is how long the operator's PostgreSQL may take to
+	// answer at the start.
 	WaitForDatabase time.Duration
 	// DataDir (MLSD_DATA_DIR) holds the private PostgreSQL.
 	DataDir string

@@ -69,7 +69,8 @@ func WithDatabase(ctx context.Context, cfg Config, stderr io.Writer, do func(url
 const waitPoll = time.Second
 
 // awaitDatabase fails unless the operator's PostgreSQL accepts a connection before
-// Config.WaitForDatabase is over. What waiting cannot mend, such as a wrong password, fails at once.
+// Config.WaitForDatabase is over. What waiting cannot mend, such as a wrong password, fails at
+// once.
 func awaitDatabase(ctx context.Context, cfg Config, log *slog.Logger) error {
 	end := time.Now().Add(cfg.WaitForDatabase)
 	for said := false; ; {
@@ -86,7 +87,8 @@ func awaitDatabase(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 }
 
-// Reach fails unless the operator's PostgreSQL and its standby, if they are set, accept a connection.
+// Reach fails unless the operator's PostgreSQL and its standby, if they are set, accept a
+// connection.
 func (c Config) Reach(ctx context.Context) error {
 	if c.DatabaseURL == "" {
 		return nil

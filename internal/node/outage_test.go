@@ -143,8 +143,8 @@ func TestOutageOfLimitedLines(t *testing.T) {
 	})
 }
 
-// A record about something else that cannot be reached, or about a database that is busy, is written
-// as it is. So is every record while nothing watches the database.
+// A record about something else that cannot be reached, or about a database that is busy, is
+// written as it is. So is every record while nothing watches the database.
 func TestNoOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

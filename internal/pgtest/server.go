@@ -16,8 +16,8 @@ import (
 // adminConns is how many databases are made or dropped at the same time.
 const adminConns = 4
 
-// server is the PostgreSQL of this process, which makes and drops databases. It is safe for concurrent
-// use.
+// server is the PostgreSQL of this process, which makes and drops databases. It is safe for
+// concurrent use.
 type server struct {
 	pg    *localpg.Server
 	dir   *testdir.Dir // this process owns it as long as this value is reachable

@@ -1,5 +1,5 @@
-// Package quota bounds what one DID, one address and one convo can store and do in a day. A day is a
-// day of UTC. docs/QUOTAS.md tells operators and clients the same.
+// Package quota bounds what one DID, one address and one convo can store and do in a day. A day is
+// a day of UTC. docs/QUOTAS.md tells operators and clients the same.
 //
 // Requests are counted in memory and written every few seconds, so a check costs no round trip. The
 // row in the table quota_counts is the sum over all nodes. A node reads it before the first request

@@ -216,8 +216,8 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// H10: a convo's quota counts all members. A commit is counted, and never refused: others must be able
-// to remove who used the quota up.
+// H10: a convo's quota counts all members. A commit is counted, and never refused: others must be
+// able to remove who used the quota up.
 func TestConvoQuota(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, pgtest.Database(t), quota.Limits{quota.ConvoBytes: 100})
@@ -377,8 +377,8 @@ func TestFailedFlush(t *testing.T) {
 	}
 }
 
-// Counts are written and read also if row-level security applies to the server's account. Sessions of
-// callers do not see them.
+// Counts are written and read also if row-level security applies to the server's account. Sessions
+// of callers do not see them.
 func TestUnderRowSecurity(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
@@ -404,8 +404,8 @@ func TestUnderRowSecurity(t *testing.T) {
 	}
 }
 
-// BenchmarkMessage is what the quotas cost a message: the accounts of the caller, its address and the
-// convo are found, checked and counted.
+// BenchmarkMessage is what the quotas cost a message: the accounts of the caller, its address and
+// the convo are found, checked and counted.
 func BenchmarkMessage(b *testing.B) {
 	n := newNode(b, pgtest.Database(b), quota.Defaults())
 	const people = 1000
@@ -430,8 +430,8 @@ func BenchmarkMessage(b *testing.B) {
 	})
 }
 
-// One address cannot fill more than a tenth of what all reports may take in a day, however many DIDs
-// it has. Without a limit for all, it has its share as of other quotas.
+// One address cannot fill more than a tenth of what all reports may take in a day, however many
+// DIDs it has. Without a limit for all, it has its share as of other quotas.
 func TestReportsOfAnAddress(t *testing.T) {
 	t.Parallel()
 	const name = "address-reports-per-day"

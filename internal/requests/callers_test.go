@@ -192,8 +192,8 @@ func TestCallersAreKeptForAWeek(t *testing.T) {
 	}
 }
 
-// Finding S4: the audit log gets the first conflict of a caller and method in an hour, with the key,
-// and at most 100 rows of a node.
+// Finding S4: the audit log gets the first conflict of a caller and method in an hour, with the
+// key, and at most 100 rows of a node.
 func TestConflictsAreAudited(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -154,7 +154,8 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// A flood of one caller, or of unauthenticated callers, leaves no more than it may, and nothing that others lose by.
+// A flood of one caller, or of unauthenticated callers, leaves no more than it may, and nothing
+// that others lose by.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t, pgtest.Database(t), 1)

@@ -53,7 +53,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// Whatever an unauthenticated caller sends, only what was signed is believed, and a changed token is refused.
+// Whatever an unauthenticated caller sends, only what was signed is believed, and a changed token
+// is refused.
 func FuzzParse(f *testing.F) {
 	key := newMACKey(bytes.Repeat([]byte{1}, 32))
 	keyOf := func(int32) *macKey { return key }

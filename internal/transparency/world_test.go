@@ -110,7 +110,8 @@ func (w *world) round() {
 	}
 }
 
-// keep lets a node store the leaves of the convo. want is 1 if it can, and 0 if the tree is damaged.
+// keep lets a node store the leaves of the convo. want is 1 if it can, and 0 if the tree is
+// damaged.
 func (w *world) keep(s *transparency.Service, want int) {
 	w.t.Helper()
 	kept, err := s.Keep(w.t.Context(), []uuid.UUID{w.convo})

@@ -26,8 +26,8 @@ const (
 // ErrTooManyLimited refuses a new limit once maxLimited accounts have one.
 var ErrTooManyLimited = fmt.Errorf("%d accounts have a limit already", maxLimited)
 
-// Limit is an operator's limit on an account. It scales the account's rate of requests and its daily
-// quotas.
+// Limit is an operator's limit on an account. It scales the account's rate of requests and its
+// daily quotas.
 type Limit struct {
 	Percent int        `json:"percent"`         // percentage of what other accounts have: from 1 to MaxPercent
 	Until   *time.Time `json:"until,omitempty"` // when the limit ends; nil means when the operator takes it back

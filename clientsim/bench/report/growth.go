@@ -94,8 +94,8 @@ func (s *Soak) Kept() bool {
 
 const mib = 1 << 20
 
-// The limits. The shares cover what a busy machine does to a measure, and the constants what a small
-// measure does by itself.
+// The limits. The shares cover what a busy machine does to a measure, and the constants what a
+// small measure does by itself.
 var (
 	// A garbage collector lets memory swing, and caches fill: of accounts, statements and events. A
 	// server at 20 messages a second remembers the newest 50 minutes, and forgets half of them then.

@@ -100,7 +100,8 @@ func (v *Verdict) Kept() bool {
 	return v.Lost == 0 && v.Doubled == 0 && v.Gaps == 0 && len(v.Violated) == 0
 }
 
-// WriteJSON writes the report for a program. Durations are in nanoseconds, latencies in microseconds.
+// WriteJSON writes the report for a program. Durations are in nanoseconds, latencies in
+// microseconds.
 func (r *Report) WriteJSON(w io.Writer) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")

@@ -63,8 +63,8 @@ func Binary(t *testing.T) string {
 	return process.binary
 }
 
-// useMemory puts the PostgreSQL servers that this process starts from now on into memory, if there is
-// enough. Those of benchmarks begin with 1 GiB of WAL.
+// useMemory puts the PostgreSQL servers that this process starts from now on into memory, if there
+// is enough. Those of benchmarks begin with 1 GiB of WAL.
 func useMemory() error {
 	const memory, least = "/dev/shm", 4 << 30
 	if _, err := testbed.StandbyPrograms(); err != nil {

@@ -198,8 +198,8 @@ func TestReset(t *testing.T) {
 	f.refuses(500, "no database", "POST", "/dev/reset", "{}")
 }
 
-// Finding S8: a page whose name now resolves to this machine gets no key, no token and no reset. It may
-// call the service, as it may any service.
+// Finding S8: a page whose name now resolves to this machine gets no key, no token and no reset. It
+// may call the service, as it may any service.
 func TestForeignNames(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
