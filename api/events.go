@@ -8,8 +8,8 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
-	"mlsd/events/outbox"
 	"mlsd/mls"
+	"mlsd/outbox"
 )
 
 // eventHead returns the signed head of a convo's log that an entry's event carries, or "".

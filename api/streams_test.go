@@ -25,7 +25,7 @@ import (
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
-	"mlsd/events/outbox"
+	"mlsd/outbox"
 )
 
 var streamAt = time.Date(2026, 11, 20, 10, 20, 30, 400e6, time.UTC)

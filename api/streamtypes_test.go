@@ -14,8 +14,8 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/events"
-	"mlsd/events/outbox"
 	"mlsd/lexicons"
+	"mlsd/outbox"
 )
 
 // eventDecoder reads the events of a stream by its lexicon alone.

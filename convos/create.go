@@ -10,12 +10,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/idem"
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
 	"mlsd/keypackages"
 	"mlsd/mls"
+	"mlsd/outbox"
 	"mlsd/people/consent"
 )
 

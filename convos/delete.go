@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/events/outbox"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
 	"mlsd/internal/errs"
@@ -23,6 +22,7 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/transparency"
 	"mlsd/messages"
+	"mlsd/outbox"
 	"mlsd/people/disputes"
 	"mlsd/welcome"
 )

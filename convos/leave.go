@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/errs"
 	"mlsd/internal/network"
 	"mlsd/internal/pgpool"
+	"mlsd/outbox"
 	"mlsd/welcome"
 )
 

@@ -15,7 +15,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/errs"
 	"mlsd/internal/network"
 	"mlsd/internal/pgpool"
@@ -24,6 +23,7 @@ import (
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/outbox"
 	"mlsd/people/consent"
 	"mlsd/people/disputes"
 )

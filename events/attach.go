@@ -3,7 +3,7 @@ package events
 import (
 	"github.com/google/uuid"
 
-	"mlsd/events/outbox"
+	"mlsd/outbox"
 )
 
 // addConvo adds a convo to a live subscription, if the subscription asked for the convo's events.

@@ -28,8 +28,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/events/outbox"
 	"mlsd/messages"
+	"mlsd/outbox"
 )
 
 // Errors that end a subscription, or keep it from beginning.

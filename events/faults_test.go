@@ -13,11 +13,11 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/events"
-	"mlsd/events/outbox"
 	"mlsd/idem"
 	"mlsd/internal/mlstest"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/outbox"
 )
 
 // TestReaderOfTheTable: a transaction that keeps the table open for long, as a backup does, delays

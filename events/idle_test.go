@@ -3,7 +3,7 @@ package events_test
 import (
 	"testing"
 
-	"mlsd/events/outbox"
+	"mlsd/outbox"
 )
 
 // round does one round of the sequencer, after which it leads if it can.

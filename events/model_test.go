@@ -16,11 +16,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/events"
-	"mlsd/events/outbox"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
 	"mlsd/migrations"
+	"mlsd/outbox"
 )
 
 type listener struct {

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"weak"
 
-	"mlsd/events/outbox"
+	"mlsd/outbox"
 )
 
 // load loads the log entries of events that a live subscription will get, up to loadBytes. The

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/pgpool"
+	"mlsd/outbox"
 )
 
 // requests are the convos of one person that the person has not accepted. The stream says where a

@@ -20,7 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mlsd/events"
-	"mlsd/events/outbox"
+	"mlsd/outbox"
 )
 
 func init() { // random tests draw the same signals each time; -rapid.seed draws others

@@ -17,7 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/events"
-	"mlsd/events/outbox"
+	"mlsd/outbox"
 )
 
 func want(t testing.TB, got []string, want ...string) {

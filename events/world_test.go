@@ -16,13 +16,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/events"
-	"mlsd/events/outbox"
 	"mlsd/idem"
 	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/outbox"
 )
 
 const (

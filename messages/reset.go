@@ -10,9 +10,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/errs"
 	"mlsd/mls"
+	"mlsd/outbox"
 )
 
 // KindReset is the kind of the two log entries of a reset, which are not MLS messages. One is the

@@ -10,10 +10,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/errs"
 	"mlsd/internal/push"
 	"mlsd/mls"
+	"mlsd/outbox"
 )
 
 // Recipient is a device that a Welcome names by its KeyPackageRef.

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/nsid"
+	"mlsd/outbox"
 )
 
 // reasonConfirm names the confirming method in the audit log.

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/pgtest"
 	"mlsd/mls"
+	"mlsd/outbox"
 	"mlsd/welcome"
 )
 

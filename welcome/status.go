@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
+	"mlsd/outbox"
 )
 
 // Failed is a State that only a Status can have: the device has reported that it could not join, or

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/push"
@@ -18,6 +17,7 @@ import (
 	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
 	"mlsd/mls"
+	"mlsd/outbox"
 	"mlsd/people/consent"
 )
 

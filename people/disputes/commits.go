@@ -10,9 +10,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
+	"mlsd/outbox"
 )
 
 // CommitReport says that a member could not process an accepted commit.

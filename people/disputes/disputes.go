@@ -20,9 +20,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/errs"
 	"mlsd/messages"
+	"mlsd/outbox"
 )
 
 const (

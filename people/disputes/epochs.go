@@ -11,10 +11,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/events/outbox"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
+	"mlsd/outbox"
 )
 
 // ErrHash refuses a hash whose length is not that of a SHA-256.
