@@ -26,7 +26,7 @@ cd "$work/source"
 # build OS ARCH FILE builds mlsd without C libraries, and without the names of this machine.
 build() {
 	CGO_ENABLED=0 GOOS=$1 GOARCH=$2 GOAMD64=v1 GOARM64=v8.0 GOFLAGS='' \
-		go build -trimpath -buildvcs=true -ldflags "-s -w -X mlsd/internal/node.release=$version" -o "$3" ./cmd/mlsd
+		go build -trimpath -buildvcs=true -ldflags "-s -w -X mlsd/node.release=$version" -o "$3" ./cmd/mlsd
 }
 
 # completions writes the scripts for three shells into a folder.

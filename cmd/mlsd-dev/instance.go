@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	. "mlsd/clientsim/steps"
-	"mlsd/internal/node"
+	"mlsd/node"
 )
 
 // instance is a node with its own database. A reset replaces the instance, so the state in the

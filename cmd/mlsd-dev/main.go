@@ -16,8 +16,8 @@ import (
 	"github.com/urfave/cli/v3"
 
 	. "mlsd/clientsim/steps"
-	"mlsd/internal/node"
 	"mlsd/internal/terminal"
+	"mlsd/node"
 	"mlsd/operator"
 )
 

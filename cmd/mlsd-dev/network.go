@@ -13,7 +13,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/cmd/mlsd-dev/devserver"
 	"mlsd/internal/localpg"
-	"mlsd/internal/node"
+	"mlsd/node"
 )
 
 // network holds the services of this process. Each service has its own address, DID and database.

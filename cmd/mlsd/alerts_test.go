@@ -16,11 +16,11 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api/mlsapi"
-	"mlsd/internal/node"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/promtest"
 	"mlsd/internal/worker"
+	"mlsd/node"
 )
 
 // simulated is a clock that a test moves: hours of a node's work pass in seconds.

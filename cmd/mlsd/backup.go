@@ -9,8 +9,8 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/internal/localpg"
-	"mlsd/internal/node"
 	"mlsd/migrations"
+	"mlsd/node"
 )
 
 // backupCommand returns the command "backup".

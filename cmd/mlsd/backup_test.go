@@ -17,9 +17,9 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/localpg"
-	"mlsd/internal/node"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/testdir"
+	"mlsd/node"
 )
 
 // typed returns the commands that docs/RESTORE.md tells to type under a name. /backups becomes

@@ -8,7 +8,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/internal/node"
+	"mlsd/node"
 	"mlsd/operator"
 )
 

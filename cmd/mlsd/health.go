@@ -11,7 +11,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/internal/node"
+	"mlsd/node"
 )
 
 // healthTimeout is how long the command "health" waits for an answer.

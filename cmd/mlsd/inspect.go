@@ -15,7 +15,7 @@ import (
 
 	"mlsd/internal/errs"
 	"mlsd/internal/localpg"
-	"mlsd/internal/node"
+	"mlsd/node"
 	"mlsd/operator"
 )
 

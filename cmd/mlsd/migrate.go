@@ -13,9 +13,9 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/events"
-	"mlsd/internal/node"
 	"mlsd/internal/pgpool"
 	"mlsd/migrations"
+	"mlsd/node"
 	"mlsd/operator"
 )
 

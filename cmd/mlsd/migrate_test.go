@@ -9,9 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/node"
 	"mlsd/internal/pgtest"
 	"mlsd/migrations"
+	"mlsd/node"
 )
 
 // stuckMigration is "mlsd migrate up" in a process of its own that has run a part of a migration: it

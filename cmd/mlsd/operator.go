@@ -15,7 +15,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/internal/node"
+	"mlsd/node"
 	"mlsd/operator"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/internal/errs"
-	"mlsd/internal/node"
 	"mlsd/internal/transparency/verifier"
+	"mlsd/node"
 	"mlsd/operator"
 	"mlsd/people/reports"
 )

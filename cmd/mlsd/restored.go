@@ -14,9 +14,9 @@ import (
 
 	"mlsd/events"
 	"mlsd/internal/errs"
-	"mlsd/internal/node"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/sessions"
+	"mlsd/node"
 )
 
 // connectTimeout is how long a command waits for the database.

@@ -31,13 +31,13 @@ func allowed() map[string][]string {
 	}
 	return map[string][]string{
 		"cmd/mlsd": {
-			"events", "idem", "internal/localpg", "internal/node", "internal/pgpool", "internal/quota",
+			"events", "idem", "internal/localpg", "node", "internal/pgpool", "internal/quota",
 			"internal/redact", "internal/sessions", "internal/transparency/verifier", "keypackages",
 			"migrations", "operator", "people/reports", "welcome",
 		},
-		"cmd/mlsd-dev": {"events", "clientsim/steps", "cmd/mlsd-dev/devserver", "internal/localpg", "internal/node",
+		"cmd/mlsd-dev": {"events", "clientsim/steps", "cmd/mlsd-dev/devserver", "internal/localpg", "node",
 			"internal/pgpool", "internal/terminal", "migrations", "operator"},
-		"internal/node": {
+		"node": {
 			"api", "api/mlsapi", "convos", "events", "idem", "internal/attachments",
 			"internal/attachments/filestore", "internal/attachments/s3store", "internal/dbmetrics",
 			"internal/duration", "internal/failpoint", "internal/invariants", "internal/limit", "internal/localpg",
@@ -208,9 +208,9 @@ func foreign() []foreignRule {
 	return []foreignRule{
 		// The server's verdict must not rest on the code that made the object.
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim/mlsclient"}, tests: true},
-		{prefix: "github.com/labstack/echo", only: []string{"api", "internal/node"}},
+		{prefix: "github.com/labstack/echo", only: []string{"api", "node"}},
 		{prefix: "net/http", only: []string{
-			"api", "api/errorlist", "cmd/mlsd", "cmd/mlsd-dev", "internal/node", "operator", "operator/console",
+			"api", "api/errorlist", "cmd/mlsd", "cmd/mlsd-dev", "node", "operator", "operator/console",
 			"cmd/mlsd-dev/devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history",
 			"clientsim/scenario",
 			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg",

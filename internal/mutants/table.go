@@ -107,7 +107,7 @@ var mutants = []mutant{
 		{"welcome.Service.begin", `s.policy.OnExpiry == Consume`, `true`}}},
 	{"a roster without a commit", "TestOldClients", []edit{
 		{"convos.Add", `return Advanced{}, ErrCommitRequired`, `return Advanced{}, nil`}}},
-	{"an alert that misses the first count", "internal/node.TestSeriesOfAlertsExist", []edit{
+	{"an alert that misses the first count", "node.TestSeriesOfAlertsExist", []edit{
 		{"api.Metrics.begin", `metric.Begin(m.transitions, …, "dispute", "attachment")`, ``}}},
 	{"swallowed-insert", "TestSwallowedInsert", []edit{
 		{"idem.reserve", `tag, err := tx.Exec`, `attempt, err := tx.Begin(ctx)
@@ -170,7 +170,7 @@ var mutants = []mutant{
 	{"rounds of workers are not counted (G1)", "cmd/mlsd.TestAlertsAreSilent", []edit{
 		{"internal/worker.Rounds.add", `one.Rounds+1`, `one.Rounds`}}},
 	{"a standby of another PostgreSQL is read", "cmd/mlsd.TestStandbyOfAnotherDatabase", []edit{
-		{"internal/node.lifecycle.checkStandby", `errors.Is(err, standby.ErrNotStandby)`, `err != nil`}}},
+		{"node.lifecycle.checkStandby", `errors.Is(err, standby.ErrNotStandby)`, `err != nil`}}},
 	{"a read fails with the standby", "internal/standby.TestStandbyStops", []edit{
 		{"internal/standby.session.failed", `return s.reads.Err() != nil || pgpool.Code(err) != "" || pgpool.Unavailable(err)`, `return false`}}},
 	{"a read waits for a standby that hangs", "internal/standby.TestStandbyHangs", []edit{
@@ -203,7 +203,7 @@ var mutants = []mutant{
 		{"idem.reclaim", `fence FROM reused`, `fence FROM reused WHERE false`}}},
 	{"a lost key goes unnoticed", "internal/invariants.TestRepeatedMessages", []edit{
 		{"internal/invariants.repeatedMessages", `HAVING count(*) > 1`, `HAVING count(*) > 2`}}},
-	{"a lifetime below its floor", "internal/node.TestSettings", []edit{
+	{"a lifetime below its floor", "node.TestSettings", []edit{
 		{"idem.Lifetimes.WithLives", `case d < o.Least.Life:`, `case d <= 0:`}}},
 	{"a lifetime that is set and not used", "cmd/mlsd.TestLifetimesAreSet", []edit{
 		{"api.routes", `p.recordLife = o.Life`, `_ = o`}}},
@@ -727,10 +727,10 @@ var mutants = []mutant{
 		{"internal/serviceauth.currentShares", `"address " + from`, `"address " + did.String()`}}},
 	{"a refused session is charged to its account", "internal/serviceauth.TestSessionsAreDividedByAddress", []edit{ // S6
 		{"internal/serviceauth.takeAll", `buckets.Give(taken.key, taken.rate, 1)`, `_ = taken`}}},
-	{"an address holds all connections", "internal/node.TestWaitingConnectionsOfAnAddress", []edit{ // S13
-		{"internal/node.waiting.add", `of.Len() > w.maxOfAddress && !proxy`, `of.Len() > w.most && !proxy`}}},
-	{"a proxy's connections are those of one client", "internal/node.TestWaitingConnectionsOfAll", []edit{ // S13
-		{"internal/node.waiting.add", `&& !proxy`, `&& (proxy || !proxy)`}}},
+	{"an address holds all connections", "node.TestWaitingConnectionsOfAnAddress", []edit{ // S13
+		{"node.waiting.add", `of.Len() > w.maxOfAddress && !proxy`, `of.Len() > w.most && !proxy`}}},
+	{"a proxy's connections are those of one client", "node.TestWaitingConnectionsOfAll", []edit{ // S13
+		{"node.waiting.add", `&& !proxy`, `&& (proxy || !proxy)`}}},
 	{"_health costs nothing", "api.TestPagesHaveARate", []edit{ // S13
 		{"api.limiter.page", `l.chargeAddress(address)`, ``}}},
 	{"a limit makes a signature wrong", "internal/serviceauth.TestBadSignaturesOfManyDIDs", []edit{ // S11

@@ -20,7 +20,7 @@ func TestDashboardIsComplete(t *testing.T) {
 	name := regexp.MustCompile(`(nsid:)?\bmlsd_[a-z_]+(:[a-z0-9_]+)?`)
 	part := regexp.MustCompile(`_(bucket|sum|count)$`) // of a histogram
 	asked := map[string]bool{}
-	dashboard, err := os.ReadFile("../../deploy/ops/grafana/mlsd.json")
+	dashboard, err := os.ReadFile("../deploy/ops/grafana/mlsd.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,12 +88,12 @@ func wantTable(t *testing.T, name, want string) {
 	if *update {
 		got = want
 		text := before + tableBegins + got + tableEnds + after
-		if err := os.WriteFile(filepath.Join("../../docs", name), []byte(text), 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join("../docs", name), []byte(text), 0o666); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("docs/%s differs from what the program says (-want +got):\n%s\nto write it: "+
-			"go test ./internal/node -run %s -update", name, diff, t.Name())
+			"go test ./node -run %s -update", name, diff, t.Name())
 	}
 }

@@ -113,7 +113,7 @@ const runbook = "operating/RUNBOOK.md"
 // readPage returns a page of docs.
 func readPage(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../docs", name))
+	text, err := os.ReadFile(filepath.Join("../docs", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func readPage(t *testing.T, name string) string {
 // rules returns the rules of all files in ops.
 func rules(t *testing.T) (all []rule) {
 	t.Helper()
-	paths, err := filepath.Glob("../../deploy/ops/*.yml")
+	paths, err := filepath.Glob("../deploy/ops/*.yml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 // has every rule.
 func TestRecordingRules(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../deploy/ops/recording.yml")
+	text, err := os.ReadFile("../deploy/ops/recording.yml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func isPrometheus(s *ast.SelectorExpr) bool {
 // sources parses the module's files, without tests and the simulator, by their paths.
 func sources(t *testing.T) map[string]*ast.File {
 	t.Helper()
-	const root = "../.."
+	const root = ".."
 	all, files := map[string]*ast.File{}, token.NewFileSet()
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		name := strings.TrimPrefix(filepath.ToSlash(path), root+"/")

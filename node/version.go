@@ -11,7 +11,7 @@ import (
 )
 
 // release is the version that the binary was built as, such as v1.2.0. The linker sets it
-// (-ldflags "-X mlsd/internal/node.release=v1.2.0").
+// (-ldflags "-X mlsd/node.release=v1.2.0").
 var release string
 
 // build says what the binary was built from.
