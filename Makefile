@@ -43,7 +43,7 @@ pooler: ## run mlsd behind a real PgBouncer: needs it, or Debian's packages
 	cmd/mlsd/checkpgbouncer.sh
 
 s3: ## run the tests of attachments against a real S3 server: builds it the first time
-	internal/attachments/s3store/check.sh
+	features/attachments/s3store/check.sh
 
 proxies: ## run mlsd behind nginx, HAProxy and Caddy: needs them, or Debian's packages
 	deploy/ops/proxies/check.sh

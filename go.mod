@@ -34,7 +34,7 @@ require (
 	github.com/cloudflare/circl v1.6.5 // Ed448 and ML-DSA signatures; kept by: Cloudflare; instead: nothing
 	github.com/fxamacker/cbor/v2 v2.9.6 // DAG-CBOR frames; kept by: one person, audited; instead: 300 lines
 	github.com/golang-migrate/migrate/v4 v4.20.1 // migrations; kept by: a community; instead: 300 lines
-	github.com/minio/minio-go/v7 v7.4.1 // attachments in S3; only `internal/attachments/s3store`; kept by: MinIO; instead: 400 lines
+	github.com/minio/minio-go/v7 v7.4.1 // attachments in S3; only `features/attachments/s3store`; kept by: MinIO; instead: 400 lines
 	github.com/prometheus/prometheus v0.310.0 // tests: alerts are evaluated; kept by: Prometheus; instead: `promtool`
 	go.opentelemetry.io/otel v1.47.0 // traces: attributes, the W3C header; kept by: OpenTelemetry; instead: 300 lines
 	go.opentelemetry.io/otel/sdk v1.47.0 // traces: makes spans; kept by: OpenTelemetry; instead: 300 lines

@@ -18,9 +18,9 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/attachments"
-	"mlsd/internal/attachments/s3store"
-	"mlsd/internal/attachments/storetest"
+	"mlsd/features/attachments"
+	"mlsd/features/attachments/s3store"
+	"mlsd/features/attachments/storetest"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/tombstone"

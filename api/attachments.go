@@ -9,7 +9,7 @@ import (
 
 	"mlsd/api/errorlist"
 	"mlsd/convos"
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
 )

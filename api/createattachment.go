@@ -11,7 +11,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 	"mlsd/internal/quota"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 )
 
 // DeleteAttachment: blue.catbird.mls.deleteAttachment.

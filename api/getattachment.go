@@ -10,7 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"mlsd/api/mlsapi"
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 	"mlsd/messages"
 )
 

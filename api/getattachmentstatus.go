@@ -2,7 +2,7 @@ package api
 
 import (
 	"mlsd/api/mlsapi"
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 )
 
 // GetAttachmentStatus: blue.catbird.mls.getAttachmentStatus.

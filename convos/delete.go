@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/features/attachments"
 	"mlsd/idem"
-	"mlsd/internal/attachments"
 	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/network"

@@ -17,8 +17,8 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api"
+	"mlsd/features/attachments/s3store"
 	"mlsd/idem"
-	"mlsd/internal/attachments/s3store"
 	"mlsd/internal/localpg"
 	"mlsd/internal/network"
 	"mlsd/internal/push"

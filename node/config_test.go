@@ -15,8 +15,8 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api"
+	"mlsd/features/attachments/s3store"
 	"mlsd/idem"
-	"mlsd/internal/attachments/s3store"
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
 	"mlsd/welcome"

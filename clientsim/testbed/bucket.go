@@ -25,7 +25,7 @@ import (
 )
 
 // Bucket is a small S3 service on this machine, with as much of the protocol as mlsd uses, and with
-// faults. It checks no signatures: internal/attachments/s3store/check.sh tests mlsd with a real
+// faults. It checks no signatures: features/attachments/s3store/check.sh tests mlsd with a real
 // service.
 type Bucket struct {
 	site *xrpc.Site

@@ -26,7 +26,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/cmd/mlsd-dev/devserver"
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 )

@@ -38,8 +38,8 @@ func allowed() map[string][]string {
 		"cmd/mlsd-dev": {"events", "clientsim/steps", "cmd/mlsd-dev/devserver", "internal/localpg", "node",
 			"internal/pgpool", "internal/terminal", "migrations", "operator"},
 		"node": {
-			"api", "api/mlsapi", "convos", "events", "idem", "internal/attachments",
-			"internal/attachments/filestore", "internal/attachments/s3store", "internal/dbmetrics",
+			"api", "api/mlsapi", "convos", "events", "idem", "features/attachments",
+			"features/attachments/filestore", "features/attachments/s3store", "internal/dbmetrics",
 			"internal/duration", "internal/failpoint", "internal/invariants", "internal/limit", "internal/localpg",
 			"internal/network", "internal/nsid", "internal/pgpool", "internal/push", "internal/quota", "internal/ratelog",
 			"internal/redact", "internal/relay", "internal/requests", "internal/serviceauth",
@@ -102,7 +102,7 @@ func allowed() map[string][]string {
 		"people/accounts":          {"internal/pgpool", "internal/sessions", "internal/tombstone", "internal/worker"},
 		"people/archive":           {"internal/redact"},
 		"people/erasure": {
-			"people/accounts", "internal/attachments", "people/consent", "convos", "events", "idem", "internal/failpoint",
+			"people/accounts", "features/attachments", "people/consent", "convos", "events", "idem", "internal/failpoint",
 			"internal/pgpool", "internal/quota", "internal/requests", "internal/serviceauth",
 			"internal/sessions", "internal/tombstone", "internal/worker", "keypackages", "messages", "internal/push",
 			"people/reports", "internal/network", "internal/transparency", "welcome",
@@ -120,13 +120,13 @@ func allowed() map[string][]string {
 			"internal/ratelog",
 			"internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing",
 			"people/disputes", "internal/network", "internal/transparency", "internal/transparency/verifier",
-			"internal/attachments"),
+			"features/attachments"),
 		"people/reports": {"internal/pgpool", "internal/quota", "internal/tombstone", "internal/worker",
 			"messages"},
 		"people/consent": {"internal/pgpool", "internal/tombstone"},
 		"convos": domain("internal/tombstone", "internal/nsid", "people/consent", "people/disputes",
 			"messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch",
-			"internal/quota", "internal/network", "internal/transparency", "internal/attachments"),
+			"internal/quota", "internal/network", "internal/transparency", "features/attachments"),
 		"people/disputes": {"internal/pgpool", "internal/tombstone", "internal/worker", "messages",
 			"outbox"},
 		"messages": domain("internal/batch", "internal/tombstone", "internal/nsid", "idem",
@@ -176,16 +176,16 @@ func allowed() map[string][]string {
 		"internal/sessions":   {"internal/pgpool", "internal/serviceauth", "internal/tombstone", "internal/worker"},
 		"internal/serviceauth": {"internal/tombstone", "internal/batch", "internal/k256", "internal/limit",
 			"internal/pgpool", "internal/ratelog", "internal/ssrf", "internal/tracing", "internal/worker"},
-		"internal/attachments":           domain("internal/tombstone", "messages", "idem", "internal/failpoint"),
-		"internal/attachments/filestore": {"internal/attachments"},
-		"internal/attachments/s3store":   {"internal/attachments"},
+		"features/attachments":           domain("internal/tombstone", "messages", "idem", "internal/failpoint"),
+		"features/attachments/filestore": {"features/attachments"},
+		"features/attachments/s3store":   {"features/attachments"},
 	}
 }
 
 // forTests are the packages that only tests may import, and what those packages may import.
 func forTests() map[string][]string {
 	return map[string][]string{
-		"internal/attachments/storetest": {"internal/attachments"},
+		"features/attachments/storetest": {"features/attachments"},
 		"internal/pgtest": {"internal/localpg", "internal/pgpool", "internal/testdir", "internal/worker",
 			"migrations"},
 		"internal/mlstest":              {"mls"},
@@ -217,13 +217,13 @@ func foreign() []foreignRule {
 			"internal/serviceauth", "internal/tracing", "internal/push", "internal/network",
 		}},
 		{prefix: "go.opentelemetry.io", only: []string{"internal/tracing"}},
-		{prefix: "github.com/minio/minio-go", only: []string{"internal/attachments/s3store"}},
+		{prefix: "github.com/minio/minio-go", only: []string{"features/attachments/s3store"}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"internal/push"}},
 		// Only the tests of the alert rules and of the dashboard use it. Its other packages bring
 		// hundreds of modules.
 		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
-			"internal/attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest",
+			"features/attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest",
 			"internal/standby/standbytest", "internal/testdir", "internal/mutants",
 			"clientsim/xrpc/xrpctest", "clientsim/testbed/testbedtest",
 		}},

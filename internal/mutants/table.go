@@ -939,8 +939,8 @@ var mutants = []mutant{
 		{"events.Subscription.read", `{s.share.reading, s.hub.reading}`, `{s.hub.reading}`}}},
 	{"a block that ends at once is not found", "people/consent.TestBlockWhileItEnds", []edit{
 		{"people/consent.Block", `DO UPDATE SET did = excluded.did RETURNING`, `DO UPDATE SET did = excluded.did WHERE false RETURNING`}}},
-	{"a content that is deleted at once is not found", "internal/attachments.TestAnnouncedWhileItIsDeleted", []edit{
-		{"internal/attachments.Service.Create", `!errors.Is(err, pgx.ErrNoRows)`, `true`}}},
+	{"a content that is deleted at once is not found", "features/attachments.TestAnnouncedWhileItIsDeleted", []edit{
+		{"features/attachments.Service.Create", `!errors.Is(err, pgx.ErrNoRows)`, `true`}}},
 	{"a late answer to an erasure replaces a newer one", "TestErasureHoldsNoTransaction", []edit{
 		{"people/erasure.Worker.tell", `AND moved_at = $2`, `AND $2::timestamptz IS NOT NULL`}}},
 	{"an erasure that ends at once is not found", "people/erasure.TestBegunWhileOneEnds", []edit{
@@ -1332,20 +1332,20 @@ var mutants = []mutant{
 		{"internal/transparency/verifier.Verifier.doubtUnder", `if v.s.Doubted {`, `if true {`}}},
 	// Attachments
 	{"an attachment of before is read by who joined later", "TestAttachmentReaders", []edit{
-		{"internal/attachments.find", `a.Seq < w.First`, `a.Seq < 0`}}},
+		{"features/attachments.find", `a.Seq < w.First`, `a.Seq < 0`}}},
 	{"the content of an attachment is not compared", "TestAttachmentOtherContent", []edit{
-		{"internal/attachments.check.work", `[sha256.Size]byte(c.hash.Sum(nil)) != c.a.SHA256`, `c.hash == nil`}}},
+		{"features/attachments.check.work", `[sha256.Size]byte(c.hash.Sum(nil)) != c.a.SHA256`, `c.hash == nil`}}},
 	{"an old holder completes an attachment", "TestAttachmentTakeover", []edit{
-		{"internal/attachments.check.progress", `tag.RowsAffected() == 0`, `tag.RowsAffected() > 1`},
+		{"features/attachments.check.progress", `tag.RowsAffected() == 0`, `tag.RowsAffected() > 1`},
 		{"idem.Store.finish", `AND fence = $5 AND state = 'processing'`, `AND fence >= $5`},
-		{"internal/attachments.check.complete", `WHERE id = $1 AND state = 'checking' AND fence = $2`, `WHERE id = $1 AND fence >= $2`}}},
+		{"features/attachments.check.complete", `WHERE id = $1 AND state = 'checking' AND fence = $2`, `WHERE id = $1 AND fence >= $2`}}},
 	{"what was checked is checked again", "TestAttachmentTakeover", []edit{
-		{"internal/attachments.check.begin", `if digest == nil {`, `if c.checked = 0; true {`}}},
+		{"features/attachments.check.begin", `if digest == nil {`, `if c.checked = 0; true {`}}},
 	{"a message names an attachment that is not complete", "TestAttachment", []edit{
-		{"internal/attachments.CanName", `a.State != Complete`, `a.State == Failed`}}},
+		{"features/attachments.CanName", `a.State != Complete`, `a.State == Failed`}}},
 	{"a repeated message opens its attachment to later members", "TestAttachmentReaders", []edit{
-		{"internal/attachments.Name", `SET seq = greatest(a.seq, m.seq)`, `SET seq = (SELECT last_seq FROM convos WHERE id = $2)`},
-		{"internal/attachments.Name", `AND (a.seq < m.seq OR a.kept_from < m.created_at)`, ``}}},
+		{"features/attachments.Name", `SET seq = greatest(a.seq, m.seq)`, `SET seq = (SELECT last_seq FROM convos WHERE id = $2)`},
+		{"features/attachments.Name", `AND (a.seq < m.seq OR a.kept_from < m.created_at)`, ``}}},
 	{"downloads are not charged", "TestDownloadIsCharged", []edit{
 		{"api.Server.download", `int(sent/unitBytes)`, `0`}}},
 	{"a download takes the memory of small answers", "TestDownloadsHaveTheirOwnMemory", []edit{
@@ -1361,41 +1361,41 @@ var mutants = []mutant{
 		return draft.InvalidAsset
 	}`}}},
 	{"a late part changes what was checked", "TestAttachmentTakeover", []edit{
-		{"internal/attachments.Attachment.refusal", `return ErrChecking`, `return nil`}}},
+		{"features/attachments.Attachment.refusal", `return ErrChecking`, `return nil`}}},
 	{"the sweeper deletes what other databases have", "TestAttachmentSweep", []edit{
-		{"internal/attachments.Sweeper.orphans", `s.store.List(ctx, prefix, s.listed, sweepObjects)`, `s.store.List(ctx, prefix[:0], s.listed, sweepObjects)`}}},
+		{"features/attachments.Sweeper.orphans", `s.store.List(ctx, prefix, s.listed, sweepObjects)`, `s.store.List(ctx, prefix[:0], s.listed, sweepObjects)`}}},
 	{"a copy of the files of a database deletes what its original has", "TestSweepOfACopiedDatabase", []edit{
-		{"internal/attachments.claim.is", `c.started == other.started && `, ``}}},
+		{"features/attachments.claim.is", `c.started == other.started && `, ``}}},
 	{"a copy in the same PostgreSQL deletes what its original has", "TestSweepOfACopiedDatabase", []edit{
-		{"internal/attachments.claim.is", `c.database == other.database && `, ``}}},
+		{"features/attachments.claim.is", `c.database == other.database && `, ``}}},
 	{"a store is taken over from a database that lives", "TestSweepOfACopiedDatabase", []edit{
-		{"internal/attachments.Sweeper.claim", `own.mayReplace(found) && age >= claimLife`, `own.mayReplace(found)`}}},
+		{"features/attachments.Sweeper.claim", `own.mayReplace(found) && age >= claimLife`, `own.mayReplace(found)`}}},
 	{"who takes a store over deletes at once", "TestSweepOfACopiedDatabase", []edit{
-		{"internal/attachments.Sweeper.claim", `return false, s.writeClaim(ctx, name, own)`, `return true, s.writeClaim(ctx, name, own)`}}},
+		{"features/attachments.Sweeper.claim", `return false, s.writeClaim(ctx, name, own)`, `return true, s.writeClaim(ctx, name, own)`}}},
 	{"a claim is not renewed", "TestSweepOfACopiedDatabase", []edit{
-		{"internal/attachments.Sweeper.claim", `age >= claimRenewal`, `age < 0`}}},
+		{"features/attachments.Sweeper.claim", `age >= claimRenewal`, `age < 0`}}},
 	{"a part of a client that hangs up is not recorded", "TestPartOfAClientThatHangsUp", []edit{
-		{"internal/attachments.Service.keep", `context.WithoutCancel(ctx)`, `ctx`}}},
+		{"features/attachments.Service.keep", `context.WithoutCancel(ctx)`, `ctx`}}},
 	{"an object whose record failed stays", "TestPartThatIsNotRecorded", []edit{
-		{"internal/attachments.Service.discardUnnamed", `case !named:`, `case false:`}}},
+		{"features/attachments.Service.discardUnnamed", `case !named:`, `case false:`}}},
 	{"an object that is a part is deleted", "TestPartThatIsNotRecorded", []edit{
-		{"internal/attachments.Service.discardUnnamed", `case !named:`, `default:`}}},
+		{"features/attachments.Service.discardUnnamed", `case !named:`, `default:`}}},
 	{"parts that are sent again cost nothing", "TestUploadQuota", []edit{
 		{"api.handlers.PutAttachmentPart", `return c.quota.Take(quota.Cost{Of: quota.UploadedBytes, N: bytes})`, `_ = quota.UploadedBytes; return nil`}}},
 	{"a repeated deletion wakes the sweeper", "TestReplayedDeletionWakesNobody", []edit{
 		{"api.handlers.DeleteAttachment", `!c.replayed`, `true`}}},
-	{"a round deletes one batch", "internal/attachments.TestSweepDeletesAllAtOnce", []edit{
-		{"internal/attachments.Sweeper.clear", `return more, s.forget(ctx, conn, ids, gone)`, `return false, s.forget(ctx, conn, ids, gone)`}}},
-	{"a round ends one batch", "internal/attachments.TestSweepDeletesAllAtOnce", []edit{
+	{"a round deletes one batch", "features/attachments.TestSweepDeletesAllAtOnce", []edit{
+		{"features/attachments.Sweeper.clear", `return more, s.forget(ctx, conn, ids, gone)`, `return false, s.forget(ctx, conn, ids, gone)`}}},
+	{"a round ends one batch", "features/attachments.TestSweepDeletesAllAtOnce", []edit{
 		{"internal/worker.Statement", `n >= SweepRows`, `n > SweepRows`}}},
-	{"objects are deleted one after the other", "internal/attachments.TestSweepDeletesInParallel", []edit{
-		{"internal/attachments.Sweeper.deleteAll", `g.SetLimit(deletions)`, `g.SetLimit(1)`}}},
-	{"deletions take the time of the orphans", "internal/attachments.TestSweepHasTimeForOrphans", []edit{
-		{"internal/attachments.Sweeper.orphans", `s.shares.orphans`, `s.shares.clear`}}},
-	{"a listing of a directory keeps all names", "internal/attachments/filestore.TestListIsBounded", []edit{
-		{"internal/attachments/filestore.first", `names = names[:min(limit, len(names))]`, ``}}},
-	{"a listing ends at directories without objects", "internal/attachments/filestore.TestListIsBounded", []edit{
-		{"internal/attachments/filestore.Store.List", `len(dirs) < limit`, `true`}}},
+	{"objects are deleted one after the other", "features/attachments.TestSweepDeletesInParallel", []edit{
+		{"features/attachments.Sweeper.deleteAll", `g.SetLimit(deletions)`, `g.SetLimit(1)`}}},
+	{"deletions take the time of the orphans", "features/attachments.TestSweepHasTimeForOrphans", []edit{
+		{"features/attachments.Sweeper.orphans", `s.shares.orphans`, `s.shares.clear`}}},
+	{"a listing of a directory keeps all names", "features/attachments/filestore.TestListIsBounded", []edit{
+		{"features/attachments/filestore.first", `names = names[:min(limit, len(names))]`, ``}}},
+	{"a listing ends at directories without objects", "features/attachments/filestore.TestListIsBounded", []edit{
+		{"features/attachments/filestore.Store.List", `len(dirs) < limit`, `true`}}},
 	{"a member's head of an earlier generation is not compared", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
 		{"internal/transparency/verifier.Verifier.memberHead", `err = v.earlier(ctx, text, h, from)`, `return nil`}}},
 	{"a member's head under another key is no finding", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{

@@ -15,8 +15,8 @@ import (
 
 	"mlsd/convos"
 	"mlsd/events"
+	"mlsd/features/attachments"
 	"mlsd/idem"
-	"mlsd/internal/attachments"
 	"mlsd/internal/errs"
 	"mlsd/internal/network"
 	"mlsd/internal/push"

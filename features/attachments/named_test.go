@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 )
 
 // An attachment has one name: what is written otherwise names none.

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/internal/attachments"
-	"mlsd/internal/attachments/storetest"
+	"mlsd/features/attachments"
+	"mlsd/features/attachments/storetest"
 	"mlsd/internal/pgtest"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mlsd/internal/attachments/filestore"
-	"mlsd/internal/attachments/storetest"
+	"mlsd/features/attachments/filestore"
+	"mlsd/features/attachments/storetest"
 )
 
 func TestStore(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
 )

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 )
 
 // ErrBroken is the failure of a call that was made to fail.

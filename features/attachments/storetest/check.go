@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 )
 
 // Check checks what package attachments expects of a store.

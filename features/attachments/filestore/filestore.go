@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 )
 
 // temporary is the prefix of the names of files that are being written. Such files are not objects.

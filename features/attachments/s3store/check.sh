@@ -34,7 +34,7 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 
-go test -count=1 -v ./internal/attachments/s3store -run TestStore | tee "$work/out"
+go test -count=1 -v ./features/attachments/s3store -run TestStore | tee "$work/out"
 if grep -q -- '--- SKIP' "$work/out"; then
   echo "a test was skipped" >&2
   exit 1

@@ -6,16 +6,16 @@ import (
 	"testing"
 	"time"
 
-	"mlsd/internal/attachments/s3store"
-	"mlsd/internal/attachments/storetest"
+	"mlsd/features/attachments/s3store"
+	"mlsd/features/attachments/storetest"
 )
 
-// TestStore needs a real S3 server: internal/attachments/s3store/check.sh starts one.
+// TestStore needs a real S3 server: features/attachments/s3store/check.sh starts one.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	endpoint := os.Getenv("MLSD_TEST_S3_ENDPOINT")
 	if endpoint == "" {
-		t.Skip("MLSD_TEST_S3_ENDPOINT is not set: internal/attachments/s3store/check.sh starts an S3 server and sets it")
+		t.Skip("MLSD_TEST_S3_ENDPOINT is not set: features/attachments/s3store/check.sh starts an S3 server and sets it")
 	}
 	s, err := s3store.New(s3store.Config{
 		Endpoint: endpoint, Bucket: os.Getenv("MLSD_TEST_S3_BUCKET"), Key: os.Getenv("MLSD_TEST_S3_ACCESS_KEY"),

@@ -13,7 +13,7 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
-	"mlsd/internal/attachments"
+	"mlsd/features/attachments"
 )
 
 // Config says where the bucket is.
