@@ -22,10 +22,10 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/push"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/messages"

@@ -10,11 +10,11 @@ import (
 
 	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
+	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/metric"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"

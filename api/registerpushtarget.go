@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/push"
+	"mlsd/features/push"
 )
 
 // RegisterPushTarget: blue.catbird.mls.registerPushTarget. A request without a key is safe to

@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/push"
+	"mlsd/features/push"
 )
 
 // UnregisterPushTarget: blue.catbird.mls.unregisterPushTarget.

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/features/push"
 	"mlsd/internal/errs"
-	"mlsd/internal/push"
 	"mlsd/internal/worker"
 )
 

@@ -8,8 +8,8 @@ import (
 	"syscall"
 
 	"mlsd/api"
+	"mlsd/features/push"
 	"mlsd/internal/errs"
-	"mlsd/internal/push"
 	"mlsd/operator"
 	"mlsd/people/accounts"
 )

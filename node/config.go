@@ -18,10 +18,10 @@ import (
 
 	"mlsd/api"
 	"mlsd/features/attachments/s3store"
+	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/localpg"
 	"mlsd/internal/network"
-	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/worker"
 	"mlsd/operator"

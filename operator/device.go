@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events"
+	"mlsd/features/push"
 	"mlsd/internal/network"
-	"mlsd/internal/push"
 	"mlsd/internal/sessions"
 	"mlsd/keypackages"
 	"mlsd/welcome"

@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"mlsd/convos"
-	"mlsd/internal/push"
+	"mlsd/features/push"
 	"mlsd/internal/transparency"
 	"mlsd/messages"
 	"mlsd/people/accounts"

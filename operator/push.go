@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/push"
+	"mlsd/features/push"
 )
 
 // jobParams name a push job.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/push"
+	"mlsd/features/push"
 	"mlsd/welcome"
 )
 

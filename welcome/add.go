@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/push"
 	"mlsd/internal/errs"
-	"mlsd/internal/push"
 	"mlsd/mls"
 	"mlsd/outbox"
 )

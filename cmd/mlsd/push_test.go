@@ -17,12 +17,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
+	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/push"
 )
 
 // pushKills is how often the server is killed at each step of a push: go test ./cmd/mlsd

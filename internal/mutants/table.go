@@ -90,7 +90,7 @@ var mutants = []mutant{
 	{"a conflict without the key's end", "TestConflictSaysWhenTheKeyIsFree", []edit{
 		{"idem.record.conflict", `Expires: r.expiresAt,`, ``}}},
 	{"SQL made of a device's id", "TestSQLInAnyField", []edit{
-		{"internal/push.Unregister", "device_id = $2`, did, device)", "device_id = '` + device + `'`, did)"}}},
+		{"features/push.Unregister", "device_id = $2`, did, device)", "device_id = '` + device + `'`, did)"}}},
 	{"hash-changed", "TestRequestHashes", []edit{
 		{"idem.Content.Hash", `h := sha256.New()`, `h := sha256.New()
 	h.Write([]byte("v2"))`}}},
@@ -98,8 +98,8 @@ var mutants = []mutant{
 		{"api/lexcodec.Bytes.AppendJSON", "return append(dst, `\"}`...)", "return append(dst, `=\"}`...)"}}},
 	{"hash-changed (what is stored)", "TestStoredHashes", []edit{
 		{"api.handlers.write", `Input: input`, `Input: append(input[:len(input):len(input)], idem.Field{Name: "method", JSON: []byte("1")})`}}},
-	{"hash-changed (push)", "internal/push.TestJobHash", []edit{
-		{"internal/push.Job.content", `"job"`, `"id"`}}},
+	{"hash-changed (push)", "features/push.TestJobHash", []edit{
+		{"features/push.Job.content", `"job"`, `"id"`}}},
 	{"no key, no retry", "TestOldClients", []edit{
 		{"api.handlers.AddMembers", `key = input.KeyOr(key)`, `key = cmp.Or(key, "any")`},
 		{"api.handlers.AddMembers", `return h.commit(c, convo, key,`, `return h.commit(c, convo, "",`}}},
@@ -327,10 +327,10 @@ var mutants = []mutant{
 		{"welcome/confirm.sql", `WHEN c.predecessor_id IS NULL THEN`, `WHEN true THEN`}}},
 	{"to commit does not accept", "TestRequestUntilAccepted", []edit{
 		{"convos.locked.advance", "batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`, c.id, by)", ``}}},
-	{"to write does not accept", "internal/push.TestRequestsAreNotPushed", []edit{
+	{"to write does not accept", "features/push.TestRequestsAreNotPushed", []edit{
 		{"messages.transaction.queueConvos", `if t.states[i].isRequest {`, `if t.states[i].isRequest && last == nil {`}}},
-	{"a request is pushed (messages)", "internal/push.TestRequestsAreNotPushed", []edit{
-		{"internal/push/enqueue.sql", `AND m.requested_at IS NULL`, ``}}},
+	{"a request is pushed (messages)", "features/push.TestRequestsAreNotPushed", []edit{
+		{"features/push/enqueue.sql", `AND m.requested_at IS NULL`, ``}}},
 	{"a request is pushed (Welcome)", "TestRequestUntilAccepted", []edit{
 		{"welcome.Add", `if !r.Request {`, `if true {`}}},
 	{"others see the mark of a request", "TestStreamsMarkRequests", []edit{
@@ -875,7 +875,7 @@ var mutants = []mutant{
 		{"messages.AppendCommit", `, outboxed AS ( … ) SELECT seq`, ` SELECT seq`}}},
 
 	// Push
-	{"lost-fanout", "internal/push.TestLostFanout", []edit{
+	{"lost-fanout", "features/push.TestLostFanout", []edit{
 		{"messages.transaction.queuePushes", `d.Kind == mls.ContentTypeApplication {`, `d.Kind == 4 {`},
 		{"messages.Log.transact", `return t.results, err`, `if err != nil {
 		return t.results, err
@@ -887,52 +887,52 @@ var mutants = []mutant{
 		}
 	}
 	return t.results, err`}}},
-	{"connected to a stream that stands still", "internal/push.TestNothingWasSent", []edit{
-		{"internal/push.Worker.dueJobs", `next_attempt_at <= now() - $3::interval`, `$3::interval IS NULL`},
+	{"connected to a stream that stands still", "features/push.TestNothingWasSent", []edit{
+		{"features/push.Worker.dueJobs", `next_attempt_at <= now() - $3::interval`, `$3::interval IS NULL`},
 		{"events.Presence.renew", `(SELECT created_at FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1)`, `clock_timestamp()`}}},
-	{"pushed before the commit", "internal/push.TestFanoutDuringCommit", []edit{
+	{"pushed before the commit", "features/push.TestFanoutDuringCommit", []edit{
 		{"messages.queuePushes", `DO UPDATE SET sender_did = excluded.sender_did WHERE false`, `DO NOTHING`}}},
-	{"pushed before the commit (looked at first)", "internal/push.TestFanoutDuringCommit", []edit{
+	{"pushed before the commit (looked at first)", "features/push.TestFanoutDuringCommit", []edit{
 		{"messages.queuePushes", `AS s ON CONFLICT`, `AS s (convo, sender)
 	WHERE NOT EXISTS (SELECT FROM push_convos p WHERE (p.convo_id, p.sender_did) = (convo, sender)) ON CONFLICT`}}},
-	{"pushed before the commit (Welcome)", "internal/push.TestJobDuringDeposit", []edit{
-		{"internal/push/enqueue.sql", `DO UPDATE SET … push_jobs.reason <> 'welcome'`, `DO NOTHING`}}},
-	{"a heard job takes in a newer one", "internal/push.TestNewerJobSupersedes", []edit{
-		{"internal/push.Worker.postpone", `EXISTS (SELECT FROM newer) THEN 'done'`, `EXISTS (SELECT FROM newer) THEN state`},
-		{"internal/push.Worker.postpone", `CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END`, `NULL`}}},
-	{"connected devices are skipped", "internal/push.TestMessageDuringDeferral", []edit{
-		{"internal/push/enqueue.sql", `) d ORDER BY`, `) d WHERE NOT connected ORDER BY`}}},
-	{"a deferral is not prolonged", "internal/push.TestMessageDuringDeferral", []edit{
-		{"internal/push/enqueue.sql", `WHERE push_jobs.heard_by IS NOT NULL OR excluded`, `WHERE excluded`}}},
-	{"presence outlives its lease", "internal/push.TestPresenceHidesNothingLongerThanItsLease", []edit{
-		{"internal/push/enqueue.sql", `n.lease_expires_at > clock_timestamp() AND`, ``},
-		{"internal/push.CallDisconnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
-		{"internal/push.Worker.endConnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
-		{"internal/push.Worker.dueJobs", `n.lease_expires_at > clock_timestamp() AND`, ``}}},
-	{"a connection counts as delivery", "internal/push.TestPresenceHidesNothingLongerThanItsLease", []edit{
-		{"internal/push.Worker.endConnected", `n.synced_at - $3::interval >= d.heard_by`, `$3::interval IS NOT NULL`}}},
-	{"a connection counts too early", "internal/push.TestLateConnection", []edit{
-		{"internal/push.Worker.endConnected", `p.since <= d.heard_by - $2::interval`, `$2::interval IS NOT NULL`},
-		{"internal/push.Worker.dueJobs", `p.since <= d.heard_by - $4::interval`, `$4::interval IS NOT NULL`}}},
-	{"hanging webhooks take all places", "internal/push.TestHangingWebhooks", []edit{
-		{"internal/push.limits.admit", `l.dids[p.did] >= perDID, p.host != "" && l.hosts[p.host] >= perHost, p.unproven && l.unproven >= unproven`,
+	{"pushed before the commit (Welcome)", "features/push.TestJobDuringDeposit", []edit{
+		{"features/push/enqueue.sql", `DO UPDATE SET … push_jobs.reason <> 'welcome'`, `DO NOTHING`}}},
+	{"a heard job takes in a newer one", "features/push.TestNewerJobSupersedes", []edit{
+		{"features/push.Worker.postpone", `EXISTS (SELECT FROM newer) THEN 'done'`, `EXISTS (SELECT FROM newer) THEN state`},
+		{"features/push.Worker.postpone", `CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END`, `NULL`}}},
+	{"connected devices are skipped", "features/push.TestMessageDuringDeferral", []edit{
+		{"features/push/enqueue.sql", `) d ORDER BY`, `) d WHERE NOT connected ORDER BY`}}},
+	{"a deferral is not prolonged", "features/push.TestMessageDuringDeferral", []edit{
+		{"features/push/enqueue.sql", `WHERE push_jobs.heard_by IS NOT NULL OR excluded`, `WHERE excluded`}}},
+	{"presence outlives its lease", "features/push.TestPresenceHidesNothingLongerThanItsLease", []edit{
+		{"features/push/enqueue.sql", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"features/push.CallDisconnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"features/push.Worker.endConnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"features/push.Worker.dueJobs", `n.lease_expires_at > clock_timestamp() AND`, ``}}},
+	{"a connection counts as delivery", "features/push.TestPresenceHidesNothingLongerThanItsLease", []edit{
+		{"features/push.Worker.endConnected", `n.synced_at - $3::interval >= d.heard_by`, `$3::interval IS NOT NULL`}}},
+	{"a connection counts too early", "features/push.TestLateConnection", []edit{
+		{"features/push.Worker.endConnected", `p.since <= d.heard_by - $2::interval`, `$2::interval IS NOT NULL`},
+		{"features/push.Worker.dueJobs", `p.since <= d.heard_by - $4::interval`, `$4::interval IS NOT NULL`}}},
+	{"hanging webhooks take all places", "features/push.TestHangingWebhooks", []edit{
+		{"features/push.limits.admit", `l.dids[p.did] >= perDID, p.host != "" && l.hosts[p.host] >= perHost, p.unproven && l.unproven >= unproven`,
 			`l.unproven < 0`}}},
-	{"busy jobs hide the others", "internal/push.TestManyJobsOfOneHost", []edit{
-		{"internal/push.Worker.dispatch", `w.queue.full && (left[host] > keepBusy || len(rest) > queueSize/2)`, `left[host] < 0`}}},
-	{"a failing host is called on", "internal/push.TestFailingHostIsLeftAlone", []edit{
-		{"internal/push.limits.report", `c.failures++`, ``}}},
-	{"a webhook is called before it agrees", "internal/push.TestChallenge", []edit{
-		{"internal/push/enqueue.sql", `FROM target WHERE state = 'active'`, `FROM target`},
-		{"internal/push.Worker.dueJobs", `AND t.state = 'active'`, ``},
-		{"internal/push.Worker.work", `t.State != Active`, `t.State == Failed`}}},
-	{"any answer agrees", "internal/push.TestWrongAnswers", []edit{
-		{"internal/push.Webhooks.challenge", `strings.TrimSpace(string(answer)) != text`, `!strings.Contains(string(answer), text)`}}},
-	{"a call that was missed is forgotten", "internal/push.TestChallenge", []edit{
-		{"internal/push.Worker.activate", `WHERE missed IS NOT NULL`, `WHERE false`}}},
-	{"challenges without end", "internal/push.TestChallengeRates", []edit{
-		{"internal/push.limits.chargeChallenge", `l.challenges.Take("host "+p.host, ofHost, 1); !ok`, `l.challenges.Take("host "+p.host, ofHost, 1); !ok && p.host == ""`}}},
-	{"the fan-out takes any number of devices", "internal/push.TestFanOutIsBoundedInDevices", []edit{
-		{"internal/push.takeConvos", `c.total <= $2)`, `c.total <= $2 OR true)`}}},
+	{"busy jobs hide the others", "features/push.TestManyJobsOfOneHost", []edit{
+		{"features/push.Worker.dispatch", `w.queue.full && (left[host] > keepBusy || len(rest) > queueSize/2)`, `left[host] < 0`}}},
+	{"a failing host is called on", "features/push.TestFailingHostIsLeftAlone", []edit{
+		{"features/push.limits.report", `c.failures++`, ``}}},
+	{"a webhook is called before it agrees", "features/push.TestChallenge", []edit{
+		{"features/push/enqueue.sql", `FROM target WHERE state = 'active'`, `FROM target`},
+		{"features/push.Worker.dueJobs", `AND t.state = 'active'`, ``},
+		{"features/push.Worker.work", `t.State != Active`, `t.State == Failed`}}},
+	{"any answer agrees", "features/push.TestWrongAnswers", []edit{
+		{"features/push.Webhooks.challenge", `strings.TrimSpace(string(answer)) != text`, `!strings.Contains(string(answer), text)`}}},
+	{"a call that was missed is forgotten", "features/push.TestChallenge", []edit{
+		{"features/push.Worker.activate", `WHERE missed IS NOT NULL`, `WHERE false`}}},
+	{"challenges without end", "features/push.TestChallengeRates", []edit{
+		{"features/push.limits.chargeChallenge", `l.challenges.Take("host "+p.host, ofHost, 1); !ok`, `l.challenges.Take("host "+p.host, ofHost, 1); !ok && p.host == ""`}}},
+	{"the fan-out takes any number of devices", "features/push.TestFanOutIsBoundedInDevices", []edit{
+		{"features/push.takeConvos", `c.total <= $2)`, `c.total <= $2 OR true)`}}},
 	{"a page of events without entries loads each alone", "events.TestCatchUpOfADeletedConvo", []edit{
 		{"events.catchUp.page", `e.Message() == nil {`, `e.Message() == nil && false {`}}},
 	{"one account's subscriptions take all places for readers", "events.TestCatchUpsOfOneAccountTakeTurns", []edit{
@@ -949,19 +949,19 @@ var mutants = []mutant{
 		{"operator.Service.Answer", `ctx = context.WithoutCancel(ctx)`, `_ = context.WithoutCancel(ctx)`}}},
 	{"a full disk is a damaged tree", "internal/transparency.TestKeepFailsWithTheDatabase", []edit{
 		{"internal/transparency.Service.keep", `errors.As(err, &refused)`, `errors.As(err, &refused) && false`}}},
-	{"the fan-out does not end", "internal/push.TestFanOutEnds", []edit{
-		{"internal/push.Worker.FanOut", `range roundBatches`, `range 1 << 30`}}},
-	{"a refusal deletes a newer registration", "internal/push.TestRefusalOfAnOlderRegistration", []edit{
-		{"internal/push.deleteTarget", `AND registration = $6`, `AND ($6::uuid IS NULL OR true)`}}},
-	{"a connection without a cursor counts", "internal/push.TestConnectionWithoutCursor", []edit{
-		{"internal/push/enqueue.sql", `AND (p.since < 'infinity' OR p.attached_since <= target.began)`, ``}}},
+	{"the fan-out does not end", "features/push.TestFanOutEnds", []edit{
+		{"features/push.Worker.FanOut", `range roundBatches`, `range 1 << 30`}}},
+	{"a refusal deletes a newer registration", "features/push.TestRefusalOfAnOlderRegistration", []edit{
+		{"features/push.deleteTarget", `AND registration = $6`, `AND ($6::uuid IS NULL OR true)`}}},
+	{"a connection without a cursor counts", "features/push.TestConnectionWithoutCursor", []edit{
+		{"features/push/enqueue.sql", `AND (p.since < 'infinity' OR p.attached_since <= target.began)`, ``}}},
 	{"a pid in other use stays in postmaster.pid", "internal/localpg.TestReusedPID", []edit{
 		{"internal/localpg.cluster.stopOrphan", `strconv.Itoa(os.Getpid())`, `strconv.Itoa(file.pid)`}}},
 	{"a start that shared memory prevents is not tried again", "internal/localpg.TestSharedMemoryOfKilledPostmaster", []edit{
 		{"internal/localpg.cluster.run", `!errors.Is(err, errMemoryInUse) ||`, `err == nil || errors.Is(err, errMemoryInUse) ||`}}},
 	{"an archive is not verified", "internal/localpg.TestDownloaderFailures", []edit{
 		{"internal/localpg.downloader", `hex.EncodeToString(got[:]) != sum`, `len(got) != 32 && sum == hex.EncodeToString(got[:])`}}},
-	{"a lapsed lease is renewed", "internal/push.TestNodeThatSlept", []edit{
+	{"a lapsed lease is renewed", "features/push.TestNodeThatSlept", []edit{
 		{"events.Presence.renew", `AND lease_expires_at > clock_timestamp()`, ``}}},
 
 	// Quotas
@@ -1014,8 +1014,8 @@ var mutants = []mutant{
 		{"api.checked", `gate.Check(ctx, r.DID)`, `ctx.Err()`}}},
 	{"KeyPackages of refused accounts", "TestKeyPackagesOfRefusedAccounts", []edit{
 		{"keypackages.ClaimRequest.claimable", `len(r.Withheld) == 0`, `len(r.Withheld) >= 0`}}},
-	{"pushed to a refused account", "internal/push.TestRefusedAccountIsNotCalled", []edit{
-		{"internal/push.Worker.work", `len(withheld) > 0`, `len(withheld) > 1`}}},
+	{"pushed to a refused account", "features/push.TestRefusedAccountIsNotCalled", []edit{
+		{"features/push.Worker.work", `len(withheld) > 0`, `len(withheld) > 1`}}},
 	{"open to all until the refused accounts are known", "people/accounts.TestGateRefusesEverybodyUntilItIsLoaded", []edit{
 		{"people/accounts.Gate.Check", `case !loaded:`, `case !loaded && did == "":`}}},
 	{"a late commit is missed", "people/accounts.TestGateMissesNoLateCommit", []edit{
@@ -1112,8 +1112,8 @@ var mutants = []mutant{
 			`if err := r.Context().Err(); err != nil || operator+reason == "" {`}}},
 	{"the read token acts in the console", "operator/console.TestActions", []edit{
 		{"operator/console.readOrder", `if o.Write && !req.Write {`, `if o.Write && req.Path == "" {`}}},
-	{"a dropped push job is called", "internal/push.TestDropAndRetryDead", []edit{
-		{"internal/push.Drop", `greatest(attempts, $3)`, `least(attempts, $3)`}}},
+	{"a dropped push job is called", "features/push.TestDropAndRetryDead", []edit{
+		{"features/push.Drop", `greatest(attempts, $3)`, `least(attempts, $3)`}}},
 	{"an open admin listener (H11)", "cmd/mlsd.TestOpenAdminListenerNeedsAToken", []edit{
 		{"operator.NewAccess", `if t.Write == "" && !addr.IP.IsLoopback() {`, `if t.Write == "" && addr.IP.IsMulticast() {`}}},
 	{"a claim survives the withdrawal", "TestWithdrawKeyPackages", []edit{

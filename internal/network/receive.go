@@ -10,9 +10,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/push"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/push"
+	"mlsd/features/push"
 	"mlsd/internal/worker"
 	"mlsd/operator"
 )

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/push"
+	"mlsd/features/push"
 	"mlsd/operator"
 )
 

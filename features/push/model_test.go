@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"mlsd/events"
-	"mlsd/internal/push"
+	"mlsd/features/push"
 )
 
 var presenceSeed = flag.Uint64("push.seed", 1, "seed of TestPresenceModel")

@@ -16,7 +16,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
-	"mlsd/internal/push"
+	"mlsd/features/push"
 )
 
 // token is a device token of APNs.

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/events"
+	"mlsd/features/push"
 	"mlsd/idem"
-	"mlsd/internal/push"
 	"mlsd/internal/worker"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/push"
+	"mlsd/features/push"
 )
 
 // operate runs an operator's change of the only job.

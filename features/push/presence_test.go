@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"mlsd/events"
+	"mlsd/features/push"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/push"
 )
 
 // node returns the presence of another node. It syncs only when the test says so.

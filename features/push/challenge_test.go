@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"mlsd/features/push"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/push"
 )
 
 // hook registers a new webhook for a device of bob's.

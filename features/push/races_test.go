@@ -5,10 +5,10 @@ import (
 	"net/http"
 	"testing"
 
+	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
-	"mlsd/internal/push"
 	"mlsd/messages"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
-	"mlsd/internal/push"
+	"mlsd/features/push"
 )
 
 // No device of an account that may not use the node is called, whether its job was made before or

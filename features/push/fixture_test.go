@@ -18,12 +18,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/push"
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/welcome"

@@ -16,11 +16,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/push"
 	"mlsd/messages"
 )
 
