@@ -8,7 +8,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/network"
+	"mlsd/features/network"
 )
 
 // AcceptInvitation: blue.catbird.mls.acceptInvitation. A request without a key is safe to repeat,

@@ -2,7 +2,7 @@ package api
 
 import (
 	"mlsd/api/mlsapi"
-	"mlsd/internal/network"
+	"mlsd/features/network"
 )
 
 // DeclineInvitation: blue.catbird.mls.declineInvitation. A request without a key is safe to repeat,

@@ -13,7 +13,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/internal/network"
+	"mlsd/features/network"
 	"mlsd/internal/pgtest"
 	"mlsd/operator"
 	"mlsd/people/accounts"

@@ -9,7 +9,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/network"
+	"mlsd/features/network"
 	"mlsd/keypackages"
 )
 

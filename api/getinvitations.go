@@ -5,7 +5,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/network"
+	"mlsd/features/network"
 )
 
 // GetInvitations: blue.catbird.mls.getInvitations. A page's cursor is the id of the page's last

@@ -13,8 +13,8 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/features/network"
 	"mlsd/idem"
-	"mlsd/internal/network"
 	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
 	"mlsd/mls"

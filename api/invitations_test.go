@@ -22,10 +22,10 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/features/network"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
-	"mlsd/internal/network"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth/authtest"

@@ -18,8 +18,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
+	"mlsd/features/network"
 	"mlsd/internal/mlstest"
-	"mlsd/internal/network"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth"
 	"mlsd/mls"

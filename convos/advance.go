@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/network"
+	"mlsd/features/network"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"

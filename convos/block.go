@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/network"
+	"mlsd/features/network"
 	"mlsd/internal/pgpool"
 	"mlsd/people/consent"
 )

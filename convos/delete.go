@@ -14,10 +14,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/features/attachments"
+	"mlsd/features/network"
 	"mlsd/idem"
 	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
-	"mlsd/internal/network"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/transparency"

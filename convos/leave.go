@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/network"
 	"mlsd/internal/errs"
-	"mlsd/internal/network"
 	"mlsd/internal/pgpool"
 	"mlsd/outbox"
 	"mlsd/welcome"

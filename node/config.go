@@ -18,10 +18,10 @@ import (
 
 	"mlsd/api"
 	"mlsd/features/attachments/s3store"
+	"mlsd/features/network"
 	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/localpg"
-	"mlsd/internal/network"
 	"mlsd/internal/quota"
 	"mlsd/internal/worker"
 	"mlsd/operator"

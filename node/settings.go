@@ -12,7 +12,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api"
-	"mlsd/internal/network"
+	"mlsd/features/network"
 	"mlsd/internal/quota"
 	"mlsd/people/accounts"
 	"mlsd/welcome"

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events"
+	"mlsd/features/network"
 	"mlsd/features/push"
-	"mlsd/internal/network"
 	"mlsd/internal/sessions"
 	"mlsd/keypackages"
 	"mlsd/welcome"

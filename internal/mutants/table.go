@@ -316,9 +316,9 @@ var mutants = []mutant{
 	{"an invitation overtakes a block", "TestBlockDeclinesWhatIsUnderWay", []edit{
 		{"people/consent.Block", `pgpool.LockInvitations.Queue(batch, blocked.String())`, ``}}},
 	{"a service repeats an invitation for nothing", "api.TestInvitationsToOneConvo", []edit{
-		{"internal/network.Receive", `!before.Welcomed`, `!before.Invited`}}},
+		{"features/network.Receive", `!before.Welcomed`, `!before.Invited`}}},
 	{"one person moves a budget again and again", "api.TestOnePersonChangesABudgetOnce", []edit{
-		{"internal/network.Answer", `(r.service, r.convo_id) <> ($2, $3)`, `false`}}},
+		{"features/network.Answer", `(r.service, r.convo_id) <> ($2, $3)`, `false`}}},
 	{"to leave with a block is no block at other services", "api.TestBlockFreesOpenInvitations", []edit{
 		{"convos.Block", `network.Refuse(ctx, tx, did, blocked)`, `network.Refuse(ctx, tx, blocked, did)`}}},
 	{"a reset makes one request two", "api.TestResetsDoNotFillInvitations", []edit{
@@ -991,11 +991,11 @@ var mutants = []mutant{
 		{"internal/quota.Counter.evict", `case a.since.Load() != 0:`, `case a.since.Load() < 0:`}}},
 	{"one KeyPackage has two invitations", "TestReceiptAtTwoServices", []edit{
 		{"keypackages.UsedElsewhere.By", `case u.consumed:`, `case false:`},
-		{"internal/network.Receive", `case before.Used &&`, `case false &&`}}},
+		{"features/network.Receive", `case before.Used &&`, `case false &&`}}},
 	{"an inviter does not hear that a home has refused", "TestReceiptAtTwoServices", []edit{
-		{"internal/network.Sender.end", `outcome == idem.Success`, `true`}}},
+		{"features/network.Sender.end", `outcome == idem.Success`, `true`}}},
 	{"a receipt of an old home is taken", "TestMovingHome", []edit{
-		{"internal/network.Service.check", `home != u.Service`, `home == ""`}}},
+		{"features/network.Service.check", `home != u.Service`, `home == ""`}}},
 	{"an invitation looks at all convos of the invited", "convos.TestInvitedWithManyConvos", []edit{
 		{"convos/outsiders.sql", `ORDER BY convo_id DESC LIMIT $4`, `ORDER BY convo_id DESC LIMIT $4 + 1`}}},
 	{"the invited are known", "TestInvitedAgainIsStillARequest", []edit{
