@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api"
+	"mlsd/features/relay"
 	"mlsd/internal/duration"
-	"mlsd/internal/relay"
 	"mlsd/internal/serviceauth"
 )
 

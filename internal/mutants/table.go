@@ -1038,14 +1038,14 @@ var mutants = []mutant{
 		{"internal/quota.Counter.many", `c.limit(k, a, Resource(r))`, `c.limits[k][r]`}}},
 	{"an empty list admits nobody", "people/accounts.TestBrokenAllowlist", []edit{
 		{"people/accounts.parseList", `len(dids) == 0`, `dids == nil`}}},
-	{"two nodes follow", "internal/relay.TestOneNodeFollows", []edit{
+	{"two nodes follow", "features/relay.TestOneNodeFollows", []edit{
 		{"internal/pgpool.NodeLock.try", `err != nil || !free`, `err != nil`}}},
-	{"a long frame ends the connection", "internal/relay.TestGarbage", []edit{
-		{"internal/relay.Follower.connection", `ws.SetReadLimit(-1)`, `ws.SetReadLimit(maxFrame)`}}},
-	{"a cursor that the relay does not know is sent for ever", "internal/relay.TestGaps", []edit{
-		{"internal/relay.Follower.receive", `cursor = 0`, `_ = cursor`}}},
-	{"events since the stored cursor are left out", "internal/relay.TestReconnect", []edit{
-		{"internal/relay.Source.from", `if cursor > 0 {`, `if cursor > 0 && s.kind == Jetstream {`}}},
+	{"a long frame ends the connection", "features/relay.TestGarbage", []edit{
+		{"features/relay.Follower.connection", `ws.SetReadLimit(-1)`, `ws.SetReadLimit(maxFrame)`}}},
+	{"a cursor that the relay does not know is sent for ever", "features/relay.TestGaps", []edit{
+		{"features/relay.Follower.receive", `cursor = 0`, `_ = cursor`}}},
+	{"events since the stored cursor are left out", "features/relay.TestReconnect", []edit{
+		{"features/relay.Source.from", `if cursor > 0 {`, `if cursor > 0 && s.kind == Jetstream {`}}},
 
 	// Costs
 	{"a new convo is judged in its transaction", "TestCostlyGroupInfo", []edit{

@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mlsd/features/relay"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/relay"
 	"mlsd/people/accounts"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/internal/relay"
+	"mlsd/features/relay"
 	"mlsd/people/accounts"
 )
 
