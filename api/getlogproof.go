@@ -3,7 +3,7 @@ package api
 import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/transparency/verifier"
+	"mlsd/features/transparency/verifier"
 )
 
 // GetLogProof: blue.catbird.mls.getLogProof.

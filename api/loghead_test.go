@@ -18,10 +18,10 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/features/transparency"
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/transparency"
-	"mlsd/internal/transparency/verifier"
 )
 
 // logClient checks a convo's log for a member, through the API.

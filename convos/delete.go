@@ -15,12 +15,12 @@ import (
 
 	"mlsd/features/attachments"
 	"mlsd/features/network"
+	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/transparency"
 	"mlsd/messages"
 	"mlsd/outbox"
 	"mlsd/people/disputes"

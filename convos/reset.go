@@ -16,10 +16,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/features/network"
+	"mlsd/features/transparency"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
-	"mlsd/internal/transparency"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"

@@ -8,7 +8,7 @@ import (
 
 	"mlsd/convos"
 	"mlsd/features/push"
-	"mlsd/internal/transparency"
+	"mlsd/features/transparency"
 	"mlsd/messages"
 	"mlsd/people/accounts"
 	"mlsd/people/disputes"

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/transparency"
+	"mlsd/features/transparency"
 )
 
 // logKeyParam names a key that signs the heads of logs.

@@ -24,9 +24,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/convos"
+	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/quota"
-	"mlsd/internal/transparency"
 	"mlsd/people/accounts"
 	"mlsd/people/archive"
 	"mlsd/people/erasure"

@@ -11,7 +11,7 @@ import (
 	"mlsd/clientsim/history"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
-	"mlsd/internal/transparency/verifier"
+	"mlsd/features/transparency/verifier"
 )
 
 func (p *Phone) acknowledgeSend(ctx context.Context, d *Draft, answer xrpc.Answer) (err error) {

@@ -16,8 +16,8 @@ import (
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/errs"
-	"mlsd/internal/transparency/verifier"
 )
 
 // pageSize is small, so that even a few messages take several pages.

@@ -11,8 +11,8 @@ import (
 	"mlsd/api/mlsapi"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/errs"
-	"mlsd/internal/transparency/verifier"
 )
 
 // headsEvery is how many entries a phone reads before it asks for a head.

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"mlsd/api/mlsapi"
+	"mlsd/features/transparency"
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/transparency"
-	"mlsd/internal/transparency/verifier"
 	"mlsd/operator"
 )
 

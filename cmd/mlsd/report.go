@@ -15,8 +15,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/errs"
-	"mlsd/internal/transparency/verifier"
 	"mlsd/node"
 	"mlsd/operator"
 	"mlsd/people/reports"

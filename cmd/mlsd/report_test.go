@@ -16,9 +16,9 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/transparency/verifier"
 	"mlsd/operator"
 	"mlsd/people/reports"
 )

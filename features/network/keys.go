@@ -22,7 +22,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 
-	"mlsd/internal/transparency"
+	"mlsd/features/transparency"
 )
 
 // announced is how long a key is in the DID document before the service signs with it. Other

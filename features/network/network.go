@@ -11,8 +11,8 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"mlsd/features/transparency"
 	"mlsd/internal/serviceauth"
-	"mlsd/internal/transparency"
 )
 
 // ErrLookup says that a service or a person could not be looked up now.

@@ -11,8 +11,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"mlsd/features/transparency"
 	"mlsd/internal/serviceauth"
-	"mlsd/internal/transparency"
 	"mlsd/keypackages"
 )
 

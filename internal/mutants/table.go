@@ -947,8 +947,8 @@ var mutants = []mutant{
 		{"people/erasure.Store.Begin", `case errors.Is(err, pgx.ErrNoRows):`, `case false:`}}},
 	{"a browser that hangs up ends an action", "operator.TestHangUpEndsNoAction", []edit{
 		{"operator.Service.Answer", `ctx = context.WithoutCancel(ctx)`, `_ = context.WithoutCancel(ctx)`}}},
-	{"a full disk is a damaged tree", "internal/transparency.TestKeepFailsWithTheDatabase", []edit{
-		{"internal/transparency.Service.keep", `errors.As(err, &refused)`, `errors.As(err, &refused) && false`}}},
+	{"a full disk is a damaged tree", "features/transparency.TestKeepFailsWithTheDatabase", []edit{
+		{"features/transparency.Service.keep", `errors.As(err, &refused)`, `errors.As(err, &refused) && false`}}},
 	{"the fan-out does not end", "features/push.TestFanOutEnds", []edit{
 		{"features/push.Worker.FanOut", `range roundBatches`, `range 1 << 30`}}},
 	{"a refusal deletes a newer registration", "features/push.TestRefusalOfAnOlderRegistration", []edit{
@@ -1090,10 +1090,10 @@ var mutants = []mutant{
 		{"operator.Access.levelOf", `; !ok {`, `; !ok && token == "" {`}}},
 	{"wrong tokens of one address count for all (S14)", "operator.TestWrongTokensAreSlowed", []edit{
 		{"operator.Access.levelOf", `address = limit.Network(host)`, `address = host[:0]`}}},
-	{"a tombstone for one member, an account for another (S15)", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
-		{"internal/transparency/verifier.Verifier.memberHead", `err = v.compareSenders(ctx, tombstones, from)`, `_ = tombstones`}}},
-	{"who was erased meanwhile is an accusation (S15)", "internal/transparency/verifier.TestErasedBetweenTwoReaders", []edit{
-		{"internal/transparency/verifier.Verifier.compareSenders", `if !strings.HasPrefix(mine, erasedPrefix) {`, `if mine == "" {`}}},
+	{"a tombstone for one member, an account for another (S15)", "features/transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"features/transparency/verifier.Verifier.memberHead", `err = v.compareSenders(ctx, tombstones, from)`, `_ = tombstones`}}},
+	{"who was erased meanwhile is an accusation (S15)", "features/transparency/verifier.TestErasedBetweenTwoReaders", []edit{
+		{"features/transparency/verifier.Verifier.compareSenders", `if !strings.HasPrefix(mine, erasedPrefix) {`, `if mine == "" {`}}},
 	{"an export has the secrets of answers (S1)", "cmd/mlsd.TestNoSecretLeaves", []edit{
 		{"internal/redact.SecretAnswers", `nsid.RegisterPushTarget}`, `}`}}},
 	{"a former member sees the convo move (S2)", "cmd/mlsd.TestFormerMemberSeesNothingMove", []edit{
@@ -1316,20 +1316,20 @@ var mutants = []mutant{
 		{"people/disputes/people.sql", `m.joined_seq < $3`, `$3::bigint > 0`},
 	}},
 	// Transparency
-	{"the sender is not in the leaf", "internal/transparency.TestHeadIsThatOfTheLog", []edit{
-		{"internal/transparency.load", `e.Tag = tag`, `_ = tag`}}},
-	{"expired messages take their leaves along", "internal/transparency.TestRetentionKeepsTheTree", []edit{
+	{"the sender is not in the leaf", "features/transparency.TestHeadIsThatOfTheLog", []edit{
+		{"features/transparency.load", `e.Tag = tag`, `_ = tag`}}},
+	{"expired messages take their leaves along", "features/transparency.TestRetentionKeepsTheTree", []edit{
 		{"messages/expire_batch.sql", `(NOT $5 OR seq`, `(NOT $5 OR true OR seq`}}},
-	{"an erased sender gets another tag", "internal/transparency.TestErasureKeepsTheTree", []edit{
-		{"internal/transparency.EraseSender", `SELECT $1, $3, tag FROM`, `SELECT $1, $3, sha256(tag) FROM`}}},
-	{"heads of a database whose generation has not begun", "internal/transparency.TestWentBack", []edit{
+	{"an erased sender gets another tag", "features/transparency.TestErasureKeepsTheTree", []edit{
+		{"features/transparency.EraseSender", `SELECT $1, $3, tag FROM`, `SELECT $1, $3, sha256(tag) FROM`}}},
+	{"heads of a database whose generation has not begun", "features/transparency.TestWentBack", []edit{
 		{"events.Generation", `!by.agrees(here)`, `!by.agrees(here) && id < 0`}}},
 	{"the epoch of a commit's leaf is the next one", "TestMembersVerifyTheLog", []edit{
-		{"internal/transparency.loadEntries", `e.Epoch--`, ``}}},
-	{"waiting heads are not compared", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
-		{"internal/transparency/verifier.Verifier.continues", `if err != nil || ok {`, `if err != nil || ok || h.Size > 0 {`}}},
-	{"a mismatch is a lie at once", "internal/transparency/verifier.TestEntriesReadBeforeAFailover", []edit{
-		{"internal/transparency/verifier.Verifier.doubtUnder", `if v.s.Doubted {`, `if true {`}}},
+		{"features/transparency.loadEntries", `e.Epoch--`, ``}}},
+	{"waiting heads are not compared", "features/transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"features/transparency/verifier.Verifier.continues", `if err != nil || ok {`, `if err != nil || ok || h.Size > 0 {`}}},
+	{"a mismatch is a lie at once", "features/transparency/verifier.TestEntriesReadBeforeAFailover", []edit{
+		{"features/transparency/verifier.Verifier.doubtUnder", `if v.s.Doubted {`, `if true {`}}},
 	// Attachments
 	{"an attachment of before is read by who joined later", "TestAttachmentReaders", []edit{
 		{"features/attachments.find", `a.Seq < w.First`, `a.Seq < 0`}}},
@@ -1396,48 +1396,48 @@ var mutants = []mutant{
 		{"features/attachments/filestore.first", `names = names[:min(limit, len(names))]`, ``}}},
 	{"a listing ends at directories without objects", "features/attachments/filestore.TestListIsBounded", []edit{
 		{"features/attachments/filestore.Store.List", `len(dirs) < limit`, `true`}}},
-	{"a member's head of an earlier generation is not compared", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
-		{"internal/transparency/verifier.Verifier.memberHead", `err = v.earlier(ctx, text, h, from)`, `return nil`}}},
-	{"a member's head under another key is no finding", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
-		{"internal/transparency/verifier.Verifier.unknownKey", `if hash == 0 {`, `if hash != 0 {`}}},
-	{"a verifier asks later than those in other languages", "internal/transparency/verifier.TestVectors", []edit{
-		{"internal/transparency/verifier.Verifier.Entry", `if v.s.Unheaded >= AskEvery {`, `if v.s.Unheaded > AskEvery {`}}},
-	{"a tag needs no salt", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
-		{"internal/transparency/verifier.Verifier.learnSender", `case one.Salt == nil && !erased:`, `case false && !erased:`}}},
-	{"the last entry is hashed for each head", "internal/transparency.TestLastEntryIsHashedOnce", []edit{
-		{"internal/transparency/load.sql", `CASE WHEN e.seq > w.size OR e.version <> w.version THEN sha256(e.body) END`, `sha256(e.body)`}}},
-	{"the last entry is not compared", "internal/transparency.TestNoHeadOfAnotherLog", []edit{
-		{"internal/transparency/load.sql", `e.version <> w.version`, `w.version = ''`}}},
-	{"the last entry fills a reading", "internal/transparency.TestLargestEntries", []edit{
-		{"internal/transparency/load.sql", `THEN 0 ELSE octet_length(body) END`, `THEN octet_length(body) ELSE octet_length(body) END`}}},
-	{"a log that has not grown is read in every round", "internal/transparency.TestRoundsReadNothingAgain", []edit{
-		{"internal/transparency.Service.due", `t.looked = now`, ``}}},
-	{"a round reads without a bound", "internal/transparency.TestReadingIsBoundedInSum", []edit{
-		{"internal/transparency/load.sql", `> greatest($6::bigint, e.bytes)`, `> greatest($6::bigint, e.bytes) + 1000000000000`}}},
-	{"a log that was not read has expired", "internal/transparency.TestReadingIsBoundedInSum", []edit{
-		{"internal/transparency.tree.take", `if p.cut {`, `if p.cut && p.last == 0 {`}}},
+	{"a member's head of an earlier generation is not compared", "features/transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"features/transparency/verifier.Verifier.memberHead", `err = v.earlier(ctx, text, h, from)`, `return nil`}}},
+	{"a member's head under another key is no finding", "features/transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"features/transparency/verifier.Verifier.unknownKey", `if hash == 0 {`, `if hash != 0 {`}}},
+	{"a verifier asks later than those in other languages", "features/transparency/verifier.TestVectors", []edit{
+		{"features/transparency/verifier.Verifier.Entry", `if v.s.Unheaded >= AskEvery {`, `if v.s.Unheaded > AskEvery {`}}},
+	{"a tag needs no salt", "features/transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"features/transparency/verifier.Verifier.learnSender", `case one.Salt == nil && !erased:`, `case false && !erased:`}}},
+	{"the last entry is hashed for each head", "features/transparency.TestLastEntryIsHashedOnce", []edit{
+		{"features/transparency/load.sql", `CASE WHEN e.seq > w.size OR e.version <> w.version THEN sha256(e.body) END`, `sha256(e.body)`}}},
+	{"the last entry is not compared", "features/transparency.TestNoHeadOfAnotherLog", []edit{
+		{"features/transparency/load.sql", `e.version <> w.version`, `w.version = ''`}}},
+	{"the last entry fills a reading", "features/transparency.TestLargestEntries", []edit{
+		{"features/transparency/load.sql", `THEN 0 ELSE octet_length(body) END`, `THEN octet_length(body) ELSE octet_length(body) END`}}},
+	{"a log that has not grown is read in every round", "features/transparency.TestRoundsReadNothingAgain", []edit{
+		{"features/transparency.Service.due", `t.looked = now`, ``}}},
+	{"a round reads without a bound", "features/transparency.TestReadingIsBoundedInSum", []edit{
+		{"features/transparency/load.sql", `> greatest($6::bigint, e.bytes)`, `> greatest($6::bigint, e.bytes) + 1000000000000`}}},
+	{"a log that was not read has expired", "features/transparency.TestReadingIsBoundedInSum", []edit{
+		{"features/transparency.tree.take", `if p.cut {`, `if p.cut && p.last == 0 {`}}},
 	{"hashing costs nothing", "TestHeadsAreCharged", []edit{
-		{"internal/transparency.Service.catchUp", `*hashed += p.hashed`, ``}}},
-	{"one damaged log stops the retention", "internal/transparency.TestRetentionGoesOn", []edit{
-		{"internal/transparency.Service.keep", `return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)`, `return false, err`}}},
-	{"messages of a damaged log expire", "internal/transparency.TestRetentionGoesOn", []edit{
-		{"internal/transparency.Service.Keep", `if ok {`, `if ok || !ok {`}}},
-	{"a second head of a log that was changed", "internal/transparency.TestNoHeadOfAnotherLog", []edit{
-		{"internal/transparency.Service.keepsPromise", `if root != h.Root {`, `if root != h.Root && h.Size < 0 {`}}},
-	{"stored leaves are replaced", "internal/transparency.TestStoredLeavesStay", []edit{
-		{"internal/transparency.compareTile", `if err == nil && !same {`, `if false {`}}},
-	{"a head says more than the event", "internal/transparency.TestPiggybackedHeads", []edit{
-		{"internal/transparency.Service.EventHead", `t.head.Size > seq ||`, ``}}},
-	{"heads of before a change of the keys are still sent", "internal/transparency.TestPiggybackedHeadsAreSignedAnew", []edit{
-		{"internal/transparency.Service.current", `t.head != nil && t.head.ring == s.ring.Load()`, `t.head != nil`}}},
-	{"the newest key signs alone", "internal/transparency.TestClientsFollowARotation", []edit{
-		{"internal/transparency.Service.loadKeys", `append(ring.signers, signer)`, `append(ring.signers[:0], signer)`}}},
-	{"a key is retired before devices know the next one", "internal/transparency.TestRetireIsRefused", []edit{
-		{"internal/transparency.Service.RetireKey", `if r.Early && !early {`, `if false {`}}},
-	{"the last key is retired", "internal/transparency.TestRetireIsRefused", []edit{
-		{"internal/transparency.keyring.canDoWithout", `k.ID == id ||`, ``}}},
-	{"a leaked key is given to new devices", "internal/transparency.TestWithheldKey", []edit{
-		{"internal/transparency.Service.given", `return k.Withheld`, `return false`}}},
+		{"features/transparency.Service.catchUp", `*hashed += p.hashed`, ``}}},
+	{"one damaged log stops the retention", "features/transparency.TestRetentionGoesOn", []edit{
+		{"features/transparency.Service.keep", `return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)`, `return false, err`}}},
+	{"messages of a damaged log expire", "features/transparency.TestRetentionGoesOn", []edit{
+		{"features/transparency.Service.Keep", `if ok {`, `if ok || !ok {`}}},
+	{"a second head of a log that was changed", "features/transparency.TestNoHeadOfAnotherLog", []edit{
+		{"features/transparency.Service.keepsPromise", `if root != h.Root {`, `if root != h.Root && h.Size < 0 {`}}},
+	{"stored leaves are replaced", "features/transparency.TestStoredLeavesStay", []edit{
+		{"features/transparency.compareTile", `if err == nil && !same {`, `if false {`}}},
+	{"a head says more than the event", "features/transparency.TestPiggybackedHeads", []edit{
+		{"features/transparency.Service.EventHead", `t.head.Size > seq ||`, ``}}},
+	{"heads of before a change of the keys are still sent", "features/transparency.TestPiggybackedHeadsAreSignedAnew", []edit{
+		{"features/transparency.Service.current", `t.head != nil && t.head.ring == s.ring.Load()`, `t.head != nil`}}},
+	{"the newest key signs alone", "features/transparency.TestClientsFollowARotation", []edit{
+		{"features/transparency.Service.loadKeys", `append(ring.signers, signer)`, `append(ring.signers[:0], signer)`}}},
+	{"a key is retired before devices know the next one", "features/transparency.TestRetireIsRefused", []edit{
+		{"features/transparency.Service.RetireKey", `if r.Early && !early {`, `if false {`}}},
+	{"the last key is retired", "features/transparency.TestRetireIsRefused", []edit{
+		{"features/transparency.keyring.canDoWithout", `k.ID == id ||`, ``}}},
+	{"a leaked key is given to new devices", "features/transparency.TestWithheldKey", []edit{
+		{"features/transparency.Service.given", `return k.Withheld`, `return false`}}},
 	{"the DID document has keys that sign no more", "TestDIDDocumentHasTheLogKeys", []edit{
-		{"internal/transparency.Service.Published", `return !k.Signs`, `return false`}}},
+		{"features/transparency.Service.Published", `return !k.Signs`, `return false`}}},
 }

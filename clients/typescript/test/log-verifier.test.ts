@@ -1,5 +1,5 @@
 // The verifier of logs finds what the one in Go finds, and asks what that one asks. The vectors are
-// made and checked by internal/transparency/verifier.
+// made and checked by features/transparency/verifier.
 
 import assert from "node:assert/strict"
 import { readFile } from "node:fs/promises"
@@ -58,7 +58,7 @@ interface Vectors {
   runs: Run[]
 }
 
-const path = new URL("../../../../internal/transparency/verifier/testdata/vectors.json", import.meta.url)
+const path = new URL("../../../../features/transparency/verifier/testdata/vectors.json", import.meta.url)
 const vectors = JSON.parse(await readFile(path, "utf8")) as Vectors
 
 test("leaves and tags are those of the server", async () => {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"mlsd/internal/transparency/verifier"
+	"mlsd/features/transparency/verifier"
 )
 
 const (

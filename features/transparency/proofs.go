@@ -6,8 +6,8 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/errs"
-	"mlsd/internal/transparency/verifier"
 )
 
 // Inclusion proves that the entry seq is in the tree of the log's first size entries. It also

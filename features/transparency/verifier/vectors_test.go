@@ -17,7 +17,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"mlsd/internal/transparency/verifier"
+	"mlsd/features/transparency/verifier"
 )
 
 var update = flag.Bool("update", false, "write testdata/vectors.json and the table of docs/TRANSPARENCY.md")

@@ -12,10 +12,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/transparency"
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/tombstone"
-	"mlsd/internal/transparency"
-	"mlsd/internal/transparency/verifier"
 	"mlsd/messages"
 )
 

@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/mr-tron/base58"
 
+	"mlsd/features/transparency"
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/transparency"
-	"mlsd/internal/transparency/verifier"
 )
 
 // client is a device of alice's that checks the log of the world's convo at a node.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mlsd/internal/transparency/verifier"
+	"mlsd/features/transparency/verifier"
 )
 
 const (
@@ -75,6 +75,6 @@ func TestPage(t *testing.T) {
 	}
 	if diff := cmp.Diff(want.String(), got); diff != "" {
 		t.Errorf("the table of docs/TRANSPARENCY.md (-want +got):\n%s\nto write it: "+
-			"go test ./internal/transparency/verifier -run TestPage -update", diff)
+			"go test ./features/transparency/verifier -run TestPage -update", diff)
 	}
 }

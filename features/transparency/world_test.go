@@ -17,12 +17,12 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"mlsd/events"
+	"mlsd/features/transparency"
+	"mlsd/features/transparency/verifier"
 	"mlsd/idem"
 	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/transparency"
-	"mlsd/internal/transparency/verifier"
 	"mlsd/messages"
 	"mlsd/mls"
 )

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/transparency/verifier"
 )
 
 // KeysInterval is how often ReadKeys should be called.

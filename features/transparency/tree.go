@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/transparency/verifier"
 )
 
 // tileHashes is how many hashes a complete row of log_tiles has.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"mlsd/internal/transparency/verifier"
+	"mlsd/features/transparency/verifier"
 )
 
 // A random honest service, whose database goes back now and then, is never accused by devices that

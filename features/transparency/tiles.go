@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/transparency/verifier"
 )
 
 // A complete tile at level 0 has 256 leaves. A hash of level 1 is the root of such a tile, and so

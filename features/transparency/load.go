@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/transparency/verifier"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/transparency/verifier"
 )
 
 // loadSQL reads leaves.
