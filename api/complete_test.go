@@ -7,8 +7,8 @@ import (
 
 	"mlsd/api"
 	"mlsd/events"
+	"mlsd/features/requests"
 	"mlsd/internal/quota"
-	"mlsd/internal/requests"
 	"mlsd/internal/standby"
 	"mlsd/people/accounts"
 )

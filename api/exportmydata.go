@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/requests"
+	"mlsd/features/requests"
 	"mlsd/people/archive"
 )
 

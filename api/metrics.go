@@ -11,12 +11,12 @@ import (
 	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
 	"mlsd/features/push"
+	"mlsd/features/requests"
 	"mlsd/idem"
 	"mlsd/internal/metric"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
-	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"
 	"mlsd/welcome"
 )

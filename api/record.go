@@ -11,7 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"mlsd/api/mlsapi"
-	"mlsd/internal/requests"
+	"mlsd/features/requests"
 	"mlsd/people/accounts"
 )
 

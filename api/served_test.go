@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
+	"mlsd/features/requests"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/requests"
 )
 
 // Finding S3: each request of a verified caller counts, with what became of it and the time that it

@@ -183,22 +183,22 @@ var mutants = []mutant{
 	// Usage of keys, and lifetimes that are set
 	{"an account that is being erased leaves rows of requests", "TestWhoLeavesNoRow", []edit{
 		{"api.identity.set", `standing.Status == accounts.Erasing`, `standing.Status == ""`}}},
-	{"one caller fills the table of requests", "internal/requests.TestFlood", []edit{
-		{"internal/requests.Recorder.fits", `r.callers[q.Caller] < perCaller`, `true`}}},
-	{"callers without bound in memory", "internal/requests.TestMemoryIsBounded", []edit{
-		{"internal/requests.top.add", `case len(t.entries) < t.limit:`, `case true:`}}},
-	{"conflicts are forgotten with their callers", "internal/requests.TestConflictsAreKeptForAMonth", []edit{
-		{"internal/requests/forget_callers.sql", `SELECT hour, kind, '', nsid, sum(n), sum(seconds), 0 FROM over WHERE`, `SELECT hour, kind, '', nsid, sum(n), sum(seconds), 0 FROM over WHERE false AND`}}},
-	{"callers without bound in the table", "internal/requests.TestManyCallers", []edit{
-		{"internal/requests/trim_callers.sql", `r.place > $2`, `r.place > 1000 * $2`}}},
-	{"the callers with the fewest requests win", "internal/requests.TestManyCallers", []edit{
-		{"internal/requests.top.sorted", `cmp.Compare(b.n, a.n)`, `cmp.Compare(a.n, b.n)`}}},
-	{"many callers hide a steady one", "internal/requests.TestSteadyCaller", []edit{
-		{"internal/requests/write_callers.sql", `coalesce(given_up.weight, 0)`, `0 * coalesce(given_up.weight, 0)`}}},
-	{"requests of others are not counted", "internal/requests.TestManyCallers", []edit{
-		{"internal/requests.callerColumns", `t.others[e.nsid] = t.others[e.nsid].plus(e.sum)`, `_ = e`}}},
-	{"a row of the audit log for each conflict", "internal/requests.TestConflictsAreAudited", []edit{
-		{"internal/requests.counter.newConflicts", `c.audited[e.caller] || len(c.audited) == auditedPerHour`, `false`}}},
+	{"one caller fills the table of requests", "features/requests.TestFlood", []edit{
+		{"features/requests.Recorder.fits", `r.callers[q.Caller] < perCaller`, `true`}}},
+	{"callers without bound in memory", "features/requests.TestMemoryIsBounded", []edit{
+		{"features/requests.top.add", `case len(t.entries) < t.limit:`, `case true:`}}},
+	{"conflicts are forgotten with their callers", "features/requests.TestConflictsAreKeptForAMonth", []edit{
+		{"features/requests/forget_callers.sql", `SELECT hour, kind, '', nsid, sum(n), sum(seconds), 0 FROM over WHERE`, `SELECT hour, kind, '', nsid, sum(n), sum(seconds), 0 FROM over WHERE false AND`}}},
+	{"callers without bound in the table", "features/requests.TestManyCallers", []edit{
+		{"features/requests/trim_callers.sql", `r.place > $2`, `r.place > 1000 * $2`}}},
+	{"the callers with the fewest requests win", "features/requests.TestManyCallers", []edit{
+		{"features/requests.top.sorted", `cmp.Compare(b.n, a.n)`, `cmp.Compare(a.n, b.n)`}}},
+	{"many callers hide a steady one", "features/requests.TestSteadyCaller", []edit{
+		{"features/requests/write_callers.sql", `coalesce(given_up.weight, 0)`, `0 * coalesce(given_up.weight, 0)`}}},
+	{"requests of others are not counted", "features/requests.TestManyCallers", []edit{
+		{"features/requests.callerColumns", `t.others[e.nsid] = t.others[e.nsid].plus(e.sum)`, `_ = e`}}},
+	{"a row of the audit log for each conflict", "features/requests.TestConflictsAreAudited", []edit{
+		{"features/requests.counter.newConflicts", `c.audited[e.caller] || len(c.audited) == auditedPerHour`, `false`}}},
 	{"a reused key leaves no trace", "idem.TestReuseIsAudited", []edit{
 		{"idem.reclaim", `fence FROM reused`, `fence FROM reused WHERE false`}}},
 	{"a lost key goes unnoticed", "internal/invariants.TestRepeatedMessages", []edit{

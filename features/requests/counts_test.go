@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/features/requests"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/requests"
 	"mlsd/internal/worker"
 )
 

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/features/requests"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/requests"
 )
 
 // first is a write of a caller under a new key.

@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/features/requests"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/requests"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
 )
