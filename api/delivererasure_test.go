@@ -13,11 +13,11 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/internal/pgtest"
 	"mlsd/operator"
 	"mlsd/people/accounts"
-	"mlsd/people/erasure"
 )
 
 // eraser erases accounts of a world. It needs no stream until it has come to the events.

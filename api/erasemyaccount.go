@@ -8,9 +8,9 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/features/erasure"
 	"mlsd/people/accounts"
 	"mlsd/people/archive"
-	"mlsd/people/erasure"
 )
 
 // EraseMyAccount: blue.catbird.mls.eraseMyAccount.

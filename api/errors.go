@@ -17,6 +17,7 @@ import (
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/features/attachments"
+	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
 	"mlsd/features/transparency"
@@ -32,7 +33,6 @@ import (
 	"mlsd/people/archive"
 	"mlsd/people/consent"
 	"mlsd/people/disputes"
-	"mlsd/people/erasure"
 	"mlsd/people/reports"
 	"mlsd/welcome"
 )

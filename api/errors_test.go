@@ -21,6 +21,7 @@ import (
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/features/attachments"
+	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
 	"mlsd/features/transparency"
@@ -34,7 +35,6 @@ import (
 	"mlsd/people/archive"
 	"mlsd/people/consent"
 	"mlsd/people/disputes"
-	"mlsd/people/erasure"
 	"mlsd/people/reports"
 	"mlsd/welcome"
 )

@@ -30,6 +30,7 @@ import (
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/features/attachments"
+	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
 	"mlsd/features/requests"
@@ -43,7 +44,6 @@ import (
 	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/messages"
-	"mlsd/people/erasure"
 	"mlsd/people/reports"
 	"mlsd/welcome"
 )

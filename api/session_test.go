@@ -13,11 +13,11 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/features/erasure"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/lexicons"
 	"mlsd/people/accounts"
-	"mlsd/people/erasure"
 )
 
 // timed lets the test move the clock of sessions by later. At first it is the real time.

@@ -32,6 +32,7 @@ import (
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/features/attachments"
+	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
 	"mlsd/features/requests"
@@ -50,7 +51,6 @@ import (
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/people/accounts"
-	"mlsd/people/erasure"
 	"mlsd/people/reports"
 	"mlsd/welcome"
 )

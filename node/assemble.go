@@ -24,6 +24,7 @@ import (
 	"mlsd/features/attachments"
 	"mlsd/features/attachments/filestore"
 	"mlsd/features/attachments/s3store"
+	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
 	"mlsd/features/relay"
@@ -44,7 +45,6 @@ import (
 	"mlsd/operator"
 	"mlsd/people/accounts"
 	"mlsd/people/consent"
-	"mlsd/people/erasure"
 	"mlsd/people/reports"
 	"mlsd/welcome"
 )

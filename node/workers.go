@@ -12,6 +12,7 @@ import (
 	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/features/attachments"
+	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
 	"mlsd/features/transparency"
@@ -23,7 +24,6 @@ import (
 	"mlsd/keypackages"
 	"mlsd/people/accounts"
 	"mlsd/people/disputes"
-	"mlsd/people/erasure"
 	"mlsd/people/reports"
 	"mlsd/welcome"
 )

@@ -7,12 +7,12 @@ import (
 	"net/http"
 
 	"mlsd/convos"
+	"mlsd/features/erasure"
 	"mlsd/features/push"
 	"mlsd/features/transparency"
 	"mlsd/messages"
 	"mlsd/people/accounts"
 	"mlsd/people/disputes"
-	"mlsd/people/erasure"
 	"mlsd/people/reports"
 )
 

@@ -24,6 +24,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/events"
+	"mlsd/features/erasure"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
@@ -32,7 +33,6 @@ import (
 	"mlsd/internal/tombstone"
 	"mlsd/operator"
 	"mlsd/people/accounts"
-	"mlsd/people/erasure"
 )
 
 // eraserEnv makes this test binary an eraser of the database that it names. It is killed after, or

@@ -45,7 +45,7 @@ func allowed() map[string][]string {
 			"internal/redact", "features/relay", "features/requests", "internal/serviceauth",
 			"internal/sessions", "internal/standby", "internal/terminal", "internal/tracing", "features/transparency",
 			"internal/worker", "keypackages", "messages", "migrations", "operator",
-			"operator/console", "people/accounts", "people/consent", "people/disputes", "people/erasure",
+			"operator/console", "people/accounts", "people/consent", "people/disputes", "features/erasure",
 			"people/reports", "welcome",
 		},
 		"cmd/mlsd-dev/devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/steps",
@@ -92,7 +92,7 @@ func allowed() map[string][]string {
 		"clientsim/agents/mlsgo": {"clientsim/mlsclient", "clientsim/steps"},
 		"clientsim/generators":   {}, // its tests import the packages above
 		"deploy/sbom":            {},
-		"operator": domain("people/accounts", "people/archive", "convos", "people/disputes", "people/erasure",
+		"operator": domain("people/accounts", "people/archive", "convos", "people/disputes", "features/erasure",
 			"internal/duration", "messages", "people/reports", "features/transparency", "internal/sessions",
 			"internal/tombstone", "events", "keypackages", "features/push", "welcome", "idem", "internal/quota",
 			"internal/limit", "features/network", "internal/redact"),
@@ -101,7 +101,7 @@ func allowed() map[string][]string {
 		"operator/console/browser": {"internal/localpg"}, // for operator/console/check.sh
 		"people/accounts":          {"internal/pgpool", "internal/sessions", "internal/tombstone", "internal/worker"},
 		"people/archive":           {"internal/redact"},
-		"people/erasure": {
+		"features/erasure": {
 			"people/accounts", "features/attachments", "people/consent", "convos", "events", "idem", "internal/failpoint",
 			"internal/pgpool", "internal/quota", "features/requests", "internal/serviceauth",
 			"internal/sessions", "internal/tombstone", "internal/worker", "keypackages", "messages", "features/push",
@@ -115,7 +115,7 @@ func allowed() map[string][]string {
 		"features/relay": {"people/accounts", "internal/metric", "internal/serviceauth", "internal/pgpool",
 			"internal/worker"},
 		"api": domain("people/accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "people/archive", "people/consent",
-			"convos", "people/erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
+			"convos", "features/erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
 			"features/push", "people/reports", "internal/batch", "internal/limit", "internal/metric", "internal/quota",
 			"internal/ratelog",
 			"features/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing",

@@ -262,7 +262,7 @@ var mutants = []mutant{
 	{"the sweep of Welcome bytes reads all Welcomes of an epoch", "welcome.TestEraseReadsFew", []edit{
 		{"migrations/000001_baseline.up.sql", `CREATE INDEX welcomes_live_of_epoch ON welcomes (convo_id, epoch) WHERE`, `CREATE INDEX welcomes_live_of_epoch ON welcomes (version) WHERE`}}},
 	{"the Welcomes after the first batch keep the name of an erased person", "cmd/mlsd.TestErasureOfManyWelcomes", []edit{
-		{"people/erasure.eraseRoster", `if err != nil || more {`, `if err != nil {`}}},
+		{"features/erasure.eraseRoster", `if err != nil || more {`, `if err != nil {`}}},
 	{"silence taken for a confirmation", "TestReplacedLeaf", []edit{ // S6
 		{"convos/standing.sql", `AND NOT w.silent`, ``}}},
 	{"an invited member is lost for good", "TestReplacedLeaf", []edit{ // S6
@@ -942,9 +942,9 @@ var mutants = []mutant{
 	{"a content that is deleted at once is not found", "features/attachments.TestAnnouncedWhileItIsDeleted", []edit{
 		{"features/attachments.Service.Create", `!errors.Is(err, pgx.ErrNoRows)`, `true`}}},
 	{"a late answer to an erasure replaces a newer one", "TestErasureHoldsNoTransaction", []edit{
-		{"people/erasure.Worker.tell", `AND moved_at = $2`, `AND $2::timestamptz IS NOT NULL`}}},
-	{"an erasure that ends at once is not found", "people/erasure.TestBegunWhileOneEnds", []edit{
-		{"people/erasure.Store.Begin", `case errors.Is(err, pgx.ErrNoRows):`, `case false:`}}},
+		{"features/erasure.Worker.tell", `AND moved_at = $2`, `AND $2::timestamptz IS NOT NULL`}}},
+	{"an erasure that ends at once is not found", "features/erasure.TestBegunWhileOneEnds", []edit{
+		{"features/erasure.Store.Begin", `case errors.Is(err, pgx.ErrNoRows):`, `case false:`}}},
 	{"a browser that hangs up ends an action", "operator.TestHangUpEndsNoAction", []edit{
 		{"operator.Service.Answer", `ctx = context.WithoutCancel(ctx)`, `_ = context.WithoutCancel(ctx)`}}},
 	{"a full disk is a damaged tree", "features/transparency.TestKeepFailsWithTheDatabase", []edit{
@@ -1139,10 +1139,10 @@ var mutants = []mutant{
 
 	// Erasure
 	{"a record outlives its commit in a killed erasure", "cmd/mlsd.TestErasureKilled", []edit{
-		{"people/erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`}}},
+		{"features/erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`}}},
 	{"an erasure leaves records", "cmd/mlsd.TestAdminAccountErase", []edit{
-		{"people/erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`},
-		{"people/erasure.steps", `{name: "records", run: rows("idempotency_keys", idem.Erase)},`, ``}}},
+		{"features/erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`},
+		{"features/erasure.steps", `{name: "records", run: rows("idempotency_keys", idem.Erase)},`, ``}}},
 	{"erased memberships can be linked", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"internal/tombstone.Person.In", `p.of(convo[:])`, `p.of(convo[:0])`}}},
 	{"erasure is a way around a block", "people/accounts.TestBlockOutlivesErasure", []edit{
@@ -1151,24 +1151,24 @@ var mutants = []mutant{
 		{"people/accounts.Gate.apply", `g.dropErased(changed)`, ``}}},
 	{"a sweep that fails stops those behind it", "internal/worker.TestSweepsAreIndependent", []edit{
 		{"internal/worker.Sweeper", `if ctx.Err() != nil {`, `if failed != nil {`}}},
-	{"a batch begins at the end of its round", "people/erasure.TestNoBatchIsCutOff", []edit{
-		{"people/erasure.Worker.RunOnce", `limited && time.Until(end) < batchReserve`, `limited && time.Until(end) < 0`}}},
-	{"an erasure that fails again and again comes soon", "people/erasure.TestPauseAfterAFailure", []edit{
-		{"people/erasure.Worker.postpone", `least($3, greatest($2, clock_timestamp() - coalesce(moved_at, begun_at)))`, `least($3::interval, $2::interval)`}}},
-	{"each erasure reads a table alone", "people/erasure.TestErasuresReadTogether", []edit{
-		{"people/erasure.Worker.batch", `w.try(ctx, togetherMost)`, `w.try(ctx, 1)`}}},
-	{"an erasure that joins others ends with them", "people/erasure.TestErasuresReadTogether", []edit{
-		{"people/erasure.lap.move", `l.again || l.joined == place{}`, `true`}}},
-	{"an erasure that joins others begins anew", "people/erasure.TestErasuresReadTogether", []edit{
-		{"people/erasure.scan.gather", `begin(parsePlace(at))`, `begin(place{})`}}},
-	{"an erasure that fails stops those that read with it", "people/erasure.TestOneOfManyErasuresFails", []edit{
-		{"people/erasure.Worker.batch", `len(j.with) > 0`, `len(j.with) > 0 && false`}}},
-	{"a search takes a longer DID for the person's", "people/erasure.TestNamed", []edit{
-		{"people/erasure.named", `'^[a-zA-Z0-9._:%-]*[a-zA-Z0-9_:%-]'`, `'^[a-zA-Z0-9_:-]*[a-zA-Z0-9_:-]'`}}},
+	{"a batch begins at the end of its round", "features/erasure.TestNoBatchIsCutOff", []edit{
+		{"features/erasure.Worker.RunOnce", `limited && time.Until(end) < batchReserve`, `limited && time.Until(end) < 0`}}},
+	{"an erasure that fails again and again comes soon", "features/erasure.TestPauseAfterAFailure", []edit{
+		{"features/erasure.Worker.postpone", `least($3, greatest($2, clock_timestamp() - coalesce(moved_at, begun_at)))`, `least($3::interval, $2::interval)`}}},
+	{"each erasure reads a table alone", "features/erasure.TestErasuresReadTogether", []edit{
+		{"features/erasure.Worker.batch", `w.try(ctx, togetherMost)`, `w.try(ctx, 1)`}}},
+	{"an erasure that joins others ends with them", "features/erasure.TestErasuresReadTogether", []edit{
+		{"features/erasure.lap.move", `l.again || l.joined == place{}`, `true`}}},
+	{"an erasure that joins others begins anew", "features/erasure.TestErasuresReadTogether", []edit{
+		{"features/erasure.scan.gather", `begin(parsePlace(at))`, `begin(place{})`}}},
+	{"an erasure that fails stops those that read with it", "features/erasure.TestOneOfManyErasuresFails", []edit{
+		{"features/erasure.Worker.batch", `len(j.with) > 0`, `len(j.with) > 0 && false`}}},
+	{"a search takes a longer DID for the person's", "features/erasure.TestNamed", []edit{
+		{"features/erasure.named", `'^[a-zA-Z0-9._:%-]*[a-zA-Z0-9_:%-]'`, `'^[a-zA-Z0-9_:-]*[a-zA-Z0-9_:-]'`}}},
 	{"a confirmation token is good for any account", "TestConfirmationTokens", []edit{
-		{"people/erasure.confirmationHash", `did.String() + " " + token`, `" " + token`}}},
+		{"features/erasure.confirmationHash", `did.String() + " " + token`, `" " + token`}}},
 	{"a confirmation token is good for ever", "TestConfirmationTokens", []edit{
-		{"people/erasure.Store.Confirm", `case expired:`, `case expired && token == "":`}}},
+		{"features/erasure.Store.Confirm", `case expired:`, `case expired && token == "":`}}},
 	{"a repeated erasure has lost its first answer", "TestEraseMyAccount", []edit{
 		{"api.handlers.EraseMyAccount", `if err == nil {
 			c.replayed = true`, `if err == nil && c.standing == nil {
