@@ -8,9 +8,9 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/features/archive"
 	"mlsd/features/erasure"
 	"mlsd/people/accounts"
-	"mlsd/people/archive"
 )
 
 // EraseMyAccount: blue.catbird.mls.eraseMyAccount.

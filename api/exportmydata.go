@@ -7,8 +7,8 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/features/archive"
 	"mlsd/features/requests"
-	"mlsd/people/archive"
 )
 
 const (

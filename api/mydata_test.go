@@ -16,10 +16,10 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/features/archive"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/quota"
 	"mlsd/people/accounts"
-	"mlsd/people/archive"
 )
 
 // exported reads an export page by page to its end.

@@ -14,9 +14,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/archive"
 	"mlsd/internal/duration"
 	"mlsd/people/accounts"
-	"mlsd/people/archive"
 )
 
 var accountShow = Method{

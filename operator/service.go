@@ -24,12 +24,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/convos"
+	"mlsd/features/archive"
 	"mlsd/features/erasure"
 	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/quota"
 	"mlsd/people/accounts"
-	"mlsd/people/archive"
 )
 
 const (

@@ -17,6 +17,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/features/archive"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
@@ -24,7 +25,6 @@ import (
 	"mlsd/mls"
 	"mlsd/operator"
 	"mlsd/people/accounts"
-	"mlsd/people/archive"
 )
 
 // operate runs mlsd admin against the world's server.

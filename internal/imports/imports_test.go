@@ -92,7 +92,7 @@ func allowed() map[string][]string {
 		"clientsim/agents/mlsgo": {"clientsim/mlsclient", "clientsim/steps"},
 		"clientsim/generators":   {}, // its tests import the packages above
 		"deploy/sbom":            {},
-		"operator": domain("people/accounts", "people/archive", "convos", "people/disputes", "features/erasure",
+		"operator": domain("people/accounts", "features/archive", "convos", "people/disputes", "features/erasure",
 			"internal/duration", "messages", "people/reports", "features/transparency", "internal/sessions",
 			"internal/tombstone", "events", "keypackages", "features/push", "welcome", "idem", "internal/quota",
 			"internal/limit", "features/network", "internal/redact"),
@@ -100,7 +100,7 @@ func allowed() map[string][]string {
 			"internal/redact", "internal/worker", "features/push", "people/accounts", "people/reports"},
 		"operator/console/browser": {"internal/localpg"}, // for operator/console/check.sh
 		"people/accounts":          {"internal/pgpool", "internal/sessions", "internal/tombstone", "internal/worker"},
-		"people/archive":           {"internal/redact"},
+		"features/archive":         {"internal/redact"},
 		"features/erasure": {
 			"people/accounts", "features/attachments", "people/consent", "convos", "events", "idem", "internal/failpoint",
 			"internal/pgpool", "internal/quota", "features/requests", "internal/serviceauth",
@@ -114,7 +114,7 @@ func allowed() map[string][]string {
 			"features/transparency/verifier"},
 		"features/relay": {"people/accounts", "internal/metric", "internal/serviceauth", "internal/pgpool",
 			"internal/worker"},
-		"api": domain("people/accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "people/archive", "people/consent",
+		"api": domain("people/accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "features/archive", "people/consent",
 			"convos", "features/erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
 			"features/push", "people/reports", "internal/batch", "internal/limit", "internal/metric", "internal/quota",
 			"internal/ratelog",

@@ -1174,9 +1174,9 @@ var mutants = []mutant{
 			c.replayed = true`, `if err == nil && c.standing == nil {
 			c.replayed = true`}}},
 	{"an export has the ciphertext of others", "TestExportMyData", []edit{
-		{"people/archive/messages.sql", `CASE WHEN own THEN (to_jsonb`, `CASE WHEN own OR last THEN (to_jsonb`}}},
+		{"features/archive/messages.sql", `CASE WHEN own THEN (to_jsonb`, `CASE WHEN own OR last THEN (to_jsonb`}}},
 	{"an export forgets what exceeds its bytes", "TestExportOfLargeMessages", []edit{
-		{"people/archive/messages.sql", `WHERE (own OR last) AND (before = 0 OR`, `WHERE (own OR last) AND (last OR before = 0 OR`}}},
+		{"features/archive/messages.sql", `WHERE (own OR last) AND (before = 0 OR`, `WHERE (own OR last) AND (last OR before = 0 OR`}}},
 	{"an erased member's leaf stays", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"convos.leave", `if errors.Is(err, ErrTargetNotMember) {`, `if errors.Is(err, ErrTargetNotMember) && self {`}}},
 
