@@ -21,6 +21,7 @@ import (
 	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
+	"mlsd/features/reports"
 	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/batch"
@@ -33,7 +34,6 @@ import (
 	"mlsd/people/accounts"
 	"mlsd/people/consent"
 	"mlsd/people/disputes"
-	"mlsd/people/reports"
 	"mlsd/welcome"
 )
 

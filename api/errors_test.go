@@ -25,6 +25,7 @@ import (
 	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
+	"mlsd/features/reports"
 	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/quota"
@@ -35,7 +36,6 @@ import (
 	"mlsd/people/accounts"
 	"mlsd/people/consent"
 	"mlsd/people/disputes"
-	"mlsd/people/reports"
 	"mlsd/welcome"
 )
 

@@ -2,7 +2,7 @@ package api
 
 import (
 	"mlsd/api/mlsapi"
-	"mlsd/people/reports"
+	"mlsd/features/reports"
 )
 
 // GetReportKey: blue.catbird.mls.getReportKey.

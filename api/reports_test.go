@@ -14,10 +14,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/mlsapi"
+	"mlsd/features/reports"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/quota"
-	"mlsd/people/reports"
 )
 
 // report seals what u reveals about c.

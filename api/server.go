@@ -33,6 +33,7 @@ import (
 	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
+	"mlsd/features/reports"
 	"mlsd/features/requests"
 	"mlsd/features/transparency"
 	"mlsd/idem"
@@ -44,7 +45,6 @@ import (
 	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/messages"
-	"mlsd/people/reports"
 	"mlsd/welcome"
 )
 

@@ -35,6 +35,7 @@ import (
 	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
+	"mlsd/features/reports"
 	"mlsd/features/requests"
 	"mlsd/features/transparency"
 	"mlsd/idem"
@@ -51,7 +52,6 @@ import (
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/people/accounts"
-	"mlsd/people/reports"
 	"mlsd/welcome"
 )
 

@@ -28,6 +28,7 @@ import (
 	"mlsd/features/network"
 	"mlsd/features/push"
 	"mlsd/features/relay"
+	"mlsd/features/reports"
 	"mlsd/features/requests"
 	"mlsd/features/transparency"
 	"mlsd/idem"
@@ -45,7 +46,6 @@ import (
 	"mlsd/operator"
 	"mlsd/people/accounts"
 	"mlsd/people/consent"
-	"mlsd/people/reports"
 	"mlsd/welcome"
 )
 

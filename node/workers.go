@@ -15,6 +15,7 @@ import (
 	"mlsd/features/erasure"
 	"mlsd/features/network"
 	"mlsd/features/push"
+	"mlsd/features/reports"
 	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/quota"
@@ -24,7 +25,6 @@ import (
 	"mlsd/keypackages"
 	"mlsd/people/accounts"
 	"mlsd/people/disputes"
-	"mlsd/people/reports"
 	"mlsd/welcome"
 )
 

@@ -9,11 +9,11 @@ import (
 	"mlsd/convos"
 	"mlsd/features/erasure"
 	"mlsd/features/push"
+	"mlsd/features/reports"
 	"mlsd/features/transparency"
 	"mlsd/messages"
 	"mlsd/people/accounts"
 	"mlsd/people/disputes"
-	"mlsd/people/reports"
 )
 
 // Error is an answer that is not 2xx. Its JSON has the form of XRPC errors.

@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/people/reports"
+	"mlsd/features/reports"
 )
 
 // reportParam is the parameter that names a report of abuse.

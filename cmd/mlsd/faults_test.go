@@ -18,12 +18,12 @@ import (
 
 	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
+	"mlsd/features/reports"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/operator"
-	"mlsd/people/reports"
 )
 
 // fault makes real what alerts are for.

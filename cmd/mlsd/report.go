@@ -15,11 +15,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/features/reports"
 	"mlsd/features/transparency/verifier"
 	"mlsd/internal/errs"
 	"mlsd/node"
 	"mlsd/operator"
-	"mlsd/people/reports"
 )
 
 // reportKeyCommand returns the command "report-key".

@@ -16,11 +16,11 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
+	"mlsd/features/reports"
 	"mlsd/features/transparency/verifier"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/operator"
-	"mlsd/people/reports"
 )
 
 // reportKey is the key of mlsd-dev, and devPrivateKey its private half.

@@ -18,6 +18,7 @@ import (
 	"mlsd/features/attachments"
 	"mlsd/features/network"
 	"mlsd/features/push"
+	"mlsd/features/reports"
 	"mlsd/features/requests"
 	"mlsd/features/transparency"
 	"mlsd/idem"
@@ -29,7 +30,6 @@ import (
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/people/consent"
-	"mlsd/people/reports"
 	"mlsd/welcome"
 )
 

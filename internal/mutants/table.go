@@ -1217,26 +1217,26 @@ var mutants = []mutant{
 		{"internal/sessions.Service.Watch", `ended(invalid(reasonExpired))`, ``}}},
 	// Reports of abuse
 	{"an outsider reports", "TestWhoReports", []edit{
-		{"people/reports.mayReport", `return messages.ErrConvoNotFound`, `return nil`}}},
+		{"features/reports.mayReport", `return messages.ErrConvoNotFound`, `return nil`}}},
 	{"a former member reports for ever", "TestWhoReports", []edit{
-		{"people/reports.mayReport", `left_at > clock_timestamp() - $3::interval`, `left_at > clock_timestamp() - 1000 * $3::interval`}}},
+		{"features/reports.mayReport", `left_at > clock_timestamp() - $3::interval`, `left_at > clock_timestamp() - 1000 * $3::interval`}}},
 	{"a wrong report tells an outsider of a convo", "TestWhoReports", []edit{
-		{"people/reports.Add", `if err := mayReport(ctx, tx, r.Convo, r.Reporter); err != nil {`, `if r.KeyID != key.ID() {
+		{"features/reports.Add", `if err := mayReport(ctx, tx, r.Convo, r.Reporter); err != nil {`, `if r.KeyID != key.ID() {
 			return Receipt{}, ErrUnknownKey
 		}
 		if err := mayReport(ctx, tx, r.Convo, r.Reporter); err != nil {`}}},
 	{"a repeated report is another one", "TestReport", []edit{
-		{"people/reports.Add", `sha256.Sum256(r.Sealed)`, `sha256.Sum256([]byte(uuid.NewString()))`}}},
+		{"features/reports.Add", `sha256.Sum256(r.Sealed)`, `sha256.Sum256([]byte(uuid.NewString()))`}}},
 	{"reports fill the disk", "TestReportBytes", []edit{
-		{"people/reports.Add", `minCharge) > most`, `minCharge) > 2*most`}}},
+		{"features/reports.Add", `minCharge) > most`, `minCharge) > 2*most`}}},
 	{"reports are summed beside each other", "TestReportBytes", []edit{
-		{"people/reports.Add", `pgpool.LockReports.Wait(ctx, tx, "")`, `ctx.Err()`}}},
+		{"features/reports.Add", `pgpool.LockReports.Wait(ctx, tx, "")`, `ctx.Err()`}}},
 	{"small reports cost nothing", "TestReportBytes", []edit{
-		{"people/reports.sumOpen", `greatest(size, $1::integer)`, `greatest(size, $1::integer * 0)`}}},
+		{"features/reports.sumOpen", `greatest(size, $1::integer)`, `greatest(size, $1::integer * 0)`}}},
 	{"closed reports fill the quota", "TestClosedReportsMakeRoom", []edit{
-		{"people/reports.sumOpen", ` WHERE state = 'open'`, ``}}},
-	{"the sum of reports reads them", "people/reports.TestSumReadsNoReports", []edit{
-		{"people/reports.sumOpen", `greatest(size, $1::integer)`, `greatest(octet_length(sealed), $1::integer)`}}},
+		{"features/reports.sumOpen", ` WHERE state = 'open'`, ``}}},
+	{"the sum of reports reads them", "features/reports.TestSumReadsNoReports", []edit{
+		{"features/reports.sumOpen", `greatest(size, $1::integer)`, `greatest(octet_length(sealed), $1::integer)`}}},
 	{"a refused report is free", "TestRefusedReportsCount", []edit{
 		{"api.handlers.ReportConvo", `full.Quota == quota.ReportBytes`, `full.Quota == ""`}}},
 	{"a repeated report takes no record", "TestRepeatedReportsTakeRecords", []edit{
@@ -1245,28 +1245,28 @@ var mutants = []mutant{
 		{"api.handlers.ReportConvo", `if receipt.Repeated {`, `if receipt.Repeated {
 			c.quota.Give(quota.Cost{Of: quota.Reports, N: 1})`}}},
 	{"a repeated report waits for the others", "TestRepeatedReportsWaitForNone", []edit{
-		{"people/reports.Add", `r.Reporter) if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `r.Reporter)
+		{"features/reports.Add", `r.Reporter) if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `r.Reporter)
 		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
 	{"a report that waited is not looked up again", "TestRepeatedReportsWaitForNone", []edit{
-		{"people/reports.Add", `return Receipt{}, err } if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `return Receipt{}, err
+		{"features/reports.Add", `return Receipt{}, err } if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `return Receipt{}, err
 		}
 		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
 	{"one address fills the reports", "internal/quota.TestReportsOfAnAddress", []edit{
 		{"internal/quota.Limits.of", `r == Reports && most != 0`, `r == Reports && most < 0`}}},
 	{"what closed reports reveal is kept", "TestClosedReportsAreCleared", []edit{
-		{"people/reports.Sweeps", `closed_at < now() - $2::interval OR (`, `(closed_at < now() - $2::interval AND `}}},
-	{"a deep report is printed", "people/reports.TestDeepReport", []edit{
-		{"people/reports.Printable", `nesting(document) > maxNesting`, `nesting(document) > 10000`}}},
+		{"features/reports.Sweeps", `closed_at < now() - $2::interval OR (`, `(closed_at < now() - $2::interval AND `}}},
+	{"a deep report is printed", "features/reports.TestDeepReport", []edit{
+		{"features/reports.Printable", `nesting(document) > maxNesting`, `nesting(document) > 10000`}}},
 	{"open reports are kept for ever", "TestReportsEnd", []edit{
-		{"people/reports.Sweeps", `WHERE reported_at <`, `WHERE state = 'closed' AND reported_at <`}}},
-	{"a report is bound to no reporter", "people/reports.TestSeal", []edit{
-		{"people/reports.Binding", `reporter.String()`, `reporter.Method()`}}},
-	{"a report commands the terminal", "people/reports.TestPrintable", []edit{
-		{"people/reports.Printable", `unicode.IsPrint(r)`, `r >= ' '`}}},
+		{"features/reports.Sweeps", `WHERE reported_at <`, `WHERE state = 'closed' AND reported_at <`}}},
+	{"a report is bound to no reporter", "features/reports.TestSeal", []edit{
+		{"features/reports.Binding", `reporter.String()`, `reporter.Method()`}}},
+	{"a report commands the terminal", "features/reports.TestPrintable", []edit{
+		{"features/reports.Printable", `unicode.IsPrint(r)`, `r >= ' '`}}},
 	{"a report opens as another's", "cmd/mlsd.TestOpenReport", []edit{
-		{"people/reports.Sealed.Check", `!bytes.Equal(s.Binding, Binding(s.Convo, s.Reporter))`, `len(s.Binding) != len(Binding(s.Convo, s.Reporter))`}}},
+		{"features/reports.Sealed.Check", `!bytes.Equal(s.Binding, Binding(s.Convo, s.Reporter))`, `len(s.Binding) != len(Binding(s.Convo, s.Reporter))`}}},
 	{"an erasure leaves a report without a reporter", "cmd/mlsd.TestAdminAccountErase", []edit{
-		{"people/reports.Erase", `SET reporter = t.name`, `SET reporter = ''`}}},
+		{"features/reports.Erase", `SET reporter = t.name`, `SET reporter = ''`}}},
 	// mlsd-dev
 	{"everybody reaches mlsd-dev", "cmd/mlsd-dev.TestDevRefuses", []edit{
 		{"cmd/mlsd-dev.checkExposure", `case !expose:`, `case false:`}}},

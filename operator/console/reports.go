@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/reports"
 	"mlsd/operator"
-	"mlsd/people/reports"
 )
 
 // reportsPage is what the page Reports shows: the queue, or one report.

@@ -11,7 +11,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 
-	"mlsd/people/reports"
+	"mlsd/features/reports"
 )
 
 var convo = uuid.MustParse("0192f3a4-0000-7000-8000-000000000000")

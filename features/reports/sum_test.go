@@ -6,8 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/reports"
 	"mlsd/internal/pgtest"
-	"mlsd/people/reports"
 )
 
 // The sum of the open reports can be read from an index alone, because every new report waits for it.
