@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/sessions"
+	"mlsd/people/sessions"
 )
 
 // DeleteSession: blue.catbird.mls.deleteSession. A repeated call changes nothing, because an ended

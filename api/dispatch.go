@@ -24,9 +24,9 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
-	"mlsd/internal/sessions"
 	"mlsd/internal/tracing"
 	"mlsd/people/accounts"
+	"mlsd/people/sessions"
 )
 
 // Headers of idempotency. A PDS strips all of them, so nothing depends on them.

@@ -30,12 +30,12 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
-	"mlsd/internal/sessions"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/people/accounts"
 	"mlsd/people/consent"
 	"mlsd/people/disputes"
+	"mlsd/people/sessions"
 	"mlsd/welcome"
 )
 

@@ -41,10 +41,10 @@ import (
 	"mlsd/internal/quota"
 	"mlsd/internal/ratelog"
 	"mlsd/internal/serviceauth"
-	"mlsd/internal/sessions"
 	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/messages"
+	"mlsd/people/sessions"
 	"mlsd/welcome"
 )
 

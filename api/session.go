@@ -7,7 +7,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/serviceauth"
-	"mlsd/internal/sessions"
+	"mlsd/people/sessions"
 )
 
 // The reasons to refuse a bearer of the wrong kind.

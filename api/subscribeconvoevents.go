@@ -11,7 +11,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 	"mlsd/internal/serviceauth"
-	"mlsd/internal/sessions"
+	"mlsd/people/sessions"
 )
 
 // SubscribeConvoEvents: blue.catbird.mls.subscribeConvoEvents. The handshake is accepted before an

@@ -47,11 +47,11 @@ import (
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
-	"mlsd/internal/sessions"
 	"mlsd/internal/standby"
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/people/accounts"
+	"mlsd/people/sessions"
 	"mlsd/welcome"
 )
 

@@ -38,7 +38,6 @@ import (
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
-	"mlsd/internal/sessions"
 	"mlsd/internal/tracing"
 	"mlsd/internal/worker"
 	"mlsd/messages"
@@ -46,6 +45,7 @@ import (
 	"mlsd/operator"
 	"mlsd/people/accounts"
 	"mlsd/people/consent"
+	"mlsd/people/sessions"
 	"mlsd/welcome"
 )
 

@@ -20,11 +20,11 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
-	"mlsd/internal/sessions"
 	"mlsd/internal/worker"
 	"mlsd/keypackages"
 	"mlsd/people/accounts"
 	"mlsd/people/disputes"
+	"mlsd/people/sessions"
 	"mlsd/welcome"
 )
 

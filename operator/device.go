@@ -10,8 +10,8 @@ import (
 	"mlsd/events"
 	"mlsd/features/network"
 	"mlsd/features/push"
-	"mlsd/internal/sessions"
 	"mlsd/keypackages"
+	"mlsd/people/sessions"
 	"mlsd/welcome"
 )
 

@@ -15,8 +15,8 @@ import (
 	"mlsd/events"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/sessions"
 	"mlsd/node"
+	"mlsd/people/sessions"
 )
 
 // connectTimeout is how long a command waits for the database.

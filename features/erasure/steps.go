@@ -25,11 +25,11 @@ import (
 	"mlsd/internal/errs"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
-	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/people/consent"
+	"mlsd/people/sessions"
 	"mlsd/welcome"
 )
 

@@ -1182,15 +1182,15 @@ var mutants = []mutant{
 
 	// Sessions
 	{"a session's mac is not compared", "TestForgedSessions", []edit{
-		{"internal/sessions.parse", `key == nil || !hmac.Equal(sum, key.mac(prefix, content))`, `key == nil || !hmac.Equal(sum, sum)`}}},
+		{"people/sessions.parse", `key == nil || !hmac.Equal(sum, key.mac(prefix, content))`, `key == nil || !hmac.Equal(sum, sum)`}}},
 	{"a refresh token is a bearer", "TestForgedSessions", []edit{
-		{"internal/sessions.macKey.mac", `h.Write([]byte(prefix))`, ``}}},
+		{"people/sessions.macKey.mac", `h.Write([]byte(prefix))`, ``}}},
 	{"an expired session is accepted", "TestOldSessions", []edit{
-		{"internal/sessions.Service.Check", `!s.cfg.Now().Before(session.Expires)`, `s.cfg.Now().IsZero()`}}},
+		{"people/sessions.Service.Check", `!s.cfg.Now().Before(session.Expires)`, `s.cfg.Now().IsZero()`}}},
 	{"an ended session is accepted", "TestDeleteSession", []edit{
-		{"internal/sessions.Service.Check", `case ended:`, `case ended && !remembers:`}}},
+		{"people/sessions.Service.Check", `case ended:`, `case ended && !remembers:`}}},
 	{"a node trusts old news of sessions", "TestOldSessions", []edit{
-		{"internal/sessions.Service.fresh", `s.cfg.Now().Sub(s.read) <= trustFor`, `true`}}},
+		{"people/sessions.Service.fresh", `s.cfg.Now().Sub(s.read) <= trustFor`, `true`}}},
 	{"a session acts for another device", "TestSessionOfAnotherDevice", []edit{
 		{"api.call.actsFor", `*device != c.session.Device`, `*device == ""`}}},
 	{"a session publishes for another device", "TestSessionOfAnotherDevice", []edit{
@@ -1200,21 +1200,21 @@ var mutants = []mutant{
 	{"a session buys another", "TestWhatAStolenSessionCannotDo", []edit{
 		{"api.handlers.admitSession", `if c.route.noSession {`, `if c.route.noSession && c.caller != "" {`}}},
 	{"a replaced key refreshes sessions", "TestSessionsOfAReplacedKey", []edit{
-		{"internal/sessions.stored.refresh", `case accountKey != identity.Key.DIDKey():`, `case accountKey == "":`}}},
+		{"people/sessions.stored.refresh", `case accountKey != identity.Key.DIDKey():`, `case accountKey == "":`}}},
 	{"a replaced key buys sessions", "TestSessionsOfAReplacedKey", []edit{
-		{"internal/sessions.Service.Create", `!identity.Key.Equal(token)`, `token == nil`}}},
+		{"people/sessions.Service.Create", `!identity.Key.Equal(token)`, `token == nil`}}},
 	{"a session outlives its account's key", "TestSessionsEndWithTheirAccount", []edit{
-		{"internal/sessions/end_replaced.sql", `account_key IS DISTINCT FROM k.key`, `account_key < k.key AND account_key > k.key`}}},
-	{"a session is refreshed for a week", "internal/sessions.TestSessionLastsHours", []edit{ // S5
-		{"internal/sessions.sessionLife", `6 * time.Hour`, `7 * 24 * time.Hour`}}},
-	{"ended sessions are never remembered again", "internal/sessions.TestTooManyEndedSessions", []edit{ // S6
-		{"internal/sessions.Service.forgetExpired", `s.version = 0`, ``}}},
+		{"people/sessions/end_replaced.sql", `account_key IS DISTINCT FROM k.key`, `account_key < k.key AND account_key > k.key`}}},
+	{"a session is refreshed for a week", "people/sessions.TestSessionLastsHours", []edit{ // S5
+		{"people/sessions.sessionLife", `6 * time.Hour`, `7 * 24 * time.Hour`}}},
+	{"ended sessions are never remembered again", "people/sessions.TestTooManyEndedSessions", []edit{ // S6
+		{"people/sessions.Service.forgetExpired", `s.version = 0`, ``}}},
 	{"a refresh token is good twice", "TestRefreshSession", []edit{
-		{"internal/sessions.stored.refresh", `case r.serial != serial:`, `case r.serial < serial:`}}},
+		{"people/sessions.stored.refresh", `case r.serial != serial:`, `case r.serial < serial:`}}},
 	{"a stream outlives its session", "TestStreamsOfASession", []edit{
-		{"internal/sessions.Service.apply", `s.tell(id)`, ``}}},
+		{"people/sessions.Service.apply", `s.tell(id)`, ``}}},
 	{"a stream outlives its bearer", "TestStreamEndsWithItsBearer", []edit{
-		{"internal/sessions.Service.Watch", `ended(invalid(reasonExpired))`, ``}}},
+		{"people/sessions.Service.Watch", `ended(invalid(reasonExpired))`, ``}}},
 	// Reports of abuse
 	{"an outsider reports", "TestWhoReports", []edit{
 		{"features/reports.mayReport", `return messages.ErrConvoNotFound`, `return nil`}}},

@@ -11,9 +11,9 @@ import (
 
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
+	"mlsd/people/sessions"
 )
 
 // Lock makes changes of accounts wait until tx ends. A transaction that changes an account and also

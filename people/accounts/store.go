@@ -12,8 +12,8 @@ import (
 
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
+	"mlsd/people/sessions"
 )
 
 // Store writes the table accounts. Each write holds the lock of account_clock until its transaction

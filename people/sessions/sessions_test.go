@@ -15,7 +15,7 @@ import (
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
-	"mlsd/internal/sessions"
+	"mlsd/people/sessions"
 )
 
 const device = "0011223344556677889900112233445566778899001122334455667788990011"
