@@ -12,8 +12,8 @@ import (
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
-	"mlsd/internal/quota"
 	"mlsd/people/accounts"
+	"mlsd/people/quota"
 )
 
 // gated runs the world's server behind a gate.

@@ -8,7 +8,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // AddMembers: blue.catbird.mls.addMembers.

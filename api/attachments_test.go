@@ -32,8 +32,8 @@ import (
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/quota"
 	"mlsd/internal/tombstone"
+	"mlsd/people/quota"
 )
 
 // newAttachments returns the attachments of a node. Their store is the world's; without one it is a

@@ -11,9 +11,9 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/convos"
 	"mlsd/idem"
-	"mlsd/internal/quota"
 	"mlsd/internal/worker"
 	"mlsd/messages"
+	"mlsd/people/quota"
 )
 
 // commit is [handlers.write] for a commit. If the epoch is reserved for another member, the request

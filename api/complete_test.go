@@ -8,9 +8,9 @@ import (
 	"mlsd/api"
 	"mlsd/events"
 	"mlsd/features/requests"
-	"mlsd/internal/quota"
 	"mlsd/internal/standby"
 	"mlsd/people/accounts"
+	"mlsd/people/quota"
 )
 
 // complete returns a configuration with all that a test does not set: there are no limits, no file

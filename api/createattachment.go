@@ -12,7 +12,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/features/attachments"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // smallAttachment is the least that one attachment counts in the quota, in bytes.

@@ -9,7 +9,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // CreateConvo: blue.catbird.mls.createConvo.

@@ -22,10 +22,10 @@ import (
 	"mlsd/events"
 	"mlsd/internal/limit"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/tracing"
 	"mlsd/people/accounts"
+	"mlsd/people/quota"
 	"mlsd/people/sessions"
 )
 

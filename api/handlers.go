@@ -17,8 +17,8 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/limit"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/quota"
 	"mlsd/mls"
+	"mlsd/people/quota"
 	"mlsd/welcome"
 )
 

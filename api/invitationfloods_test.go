@@ -14,7 +14,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 func defaultLimits(w *world) { w.limits = quota.Defaults() }

@@ -27,11 +27,11 @@ import (
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/internal/tombstone"
 	"mlsd/mls"
 	"mlsd/people/accounts"
+	"mlsd/people/quota"
 )
 
 // front is a world's address in the network. Its handler can be changed between calls.

@@ -16,8 +16,8 @@ import (
 	"mlsd/internal/metric"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
+	"mlsd/people/quota"
 	"mlsd/welcome"
 )
 

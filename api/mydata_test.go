@@ -18,8 +18,8 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/features/archive"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/quota"
 	"mlsd/people/accounts"
+	"mlsd/people/quota"
 )
 
 // exported reads an export page by page to its end.

@@ -8,7 +8,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // PublishGroupInfo: blue.catbird.mls.publishGroupInfo. It takes no key: a repeated request in the

@@ -7,8 +7,8 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/quota"
 	"mlsd/keypackages"
+	"mlsd/people/quota"
 )
 
 // PublishKeyPackage: blue.catbird.mls.publishKeyPackage. A request without a key is safe to repeat,

@@ -7,8 +7,8 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/quota"
 	"mlsd/keypackages"
+	"mlsd/people/quota"
 )
 
 // The statuses of an item in the answer.

@@ -4,7 +4,7 @@ import (
 	"encoding/hex"
 
 	"mlsd/api/mlsapi"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // PutAttachmentPart: blue.catbird.mls.putAttachmentPart. The body is written to the store while it

@@ -15,7 +15,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // clock is a clock that a test sets.

@@ -9,7 +9,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/features/reports"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // ReportConvo: blue.catbird.mls.reportConvo. A request without a key is safe to repeat, because its

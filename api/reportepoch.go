@@ -9,8 +9,8 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/internal/quota"
 	"mlsd/people/disputes"
+	"mlsd/people/quota"
 )
 
 // ReportEpoch: blue.catbird.mls.reportEpoch. It takes no key, because only the newest report of an

@@ -17,7 +17,7 @@ import (
 	"mlsd/features/reports"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // report seals what u reveals about c.

@@ -10,7 +10,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // ResetConvo: blue.catbird.mls.resetConvo.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"mlsd/api/mlsapi"
-	"mlsd/internal/quota"
 	"mlsd/outbox"
+	"mlsd/people/quota"
 )
 
 // Who resets sends the Welcomes of the successor, and is told what has become of them: not the creator,

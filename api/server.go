@@ -38,12 +38,12 @@ import (
 	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/limit"
-	"mlsd/internal/quota"
 	"mlsd/internal/ratelog"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/messages"
+	"mlsd/people/quota"
 	"mlsd/people/sessions"
 	"mlsd/welcome"
 )

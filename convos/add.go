@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
-	"mlsd/internal/quota"
 	"mlsd/outbox"
 	"mlsd/people/consent"
+	"mlsd/people/quota"
 )
 
 // AddMembers is a commit that adds members.

@@ -12,11 +12,11 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/nsid"
-	"mlsd/internal/quota"
 	"mlsd/keypackages"
 	"mlsd/mls"
 	"mlsd/outbox"
 	"mlsd/people/consent"
+	"mlsd/people/quota"
 )
 
 // NewConvo describes a group that its creator announces.

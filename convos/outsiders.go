@@ -13,10 +13,10 @@ import (
 
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/quota"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
 	"mlsd/people/consent"
+	"mlsd/people/quota"
 )
 
 // readOutsiders finds the invited people who share no convo with the inviter.

@@ -19,13 +19,13 @@ import (
 	"mlsd/features/transparency"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/quota"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/outbox"
 	"mlsd/people/consent"
 	"mlsd/people/disputes"
+	"mlsd/people/quota"
 )
 
 // ResetPause is how long a convo that a reset has opened cannot be reset again. So members who

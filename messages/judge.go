@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/idem"
-	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
+	"mlsd/people/quota"
 )
 
 // state is what the verdict on a draft depends on: rows of the database, and what earlier drafts of

@@ -17,10 +17,10 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
-	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/tracing"
 	"mlsd/mls"
+	"mlsd/people/quota"
 )
 
 // Draft is a message as its sender sends it. Epoch and Kind come from the ciphertext's own MLS

@@ -36,7 +36,6 @@ import (
 	"mlsd/internal/failpoint"
 	"mlsd/internal/invariants"
 	"mlsd/internal/nsid"
-	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/tracing"
 	"mlsd/internal/worker"
@@ -45,6 +44,7 @@ import (
 	"mlsd/operator"
 	"mlsd/people/accounts"
 	"mlsd/people/consent"
+	"mlsd/people/quota"
 	"mlsd/people/sessions"
 	"mlsd/welcome"
 )

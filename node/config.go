@@ -22,10 +22,10 @@ import (
 	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/localpg"
-	"mlsd/internal/quota"
 	"mlsd/internal/worker"
 	"mlsd/operator"
 	"mlsd/people/accounts"
+	"mlsd/people/quota"
 	"mlsd/welcome"
 )
 

@@ -18,7 +18,7 @@ import (
 	"mlsd/features/attachments/s3store"
 	"mlsd/idem"
 	"mlsd/internal/nsid"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 	"mlsd/welcome"
 )
 

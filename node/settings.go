@@ -13,8 +13,8 @@ import (
 
 	"mlsd/api"
 	"mlsd/features/network"
-	"mlsd/internal/quota"
 	"mlsd/people/accounts"
+	"mlsd/people/quota"
 	"mlsd/welcome"
 )
 

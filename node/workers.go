@@ -18,12 +18,12 @@ import (
 	"mlsd/features/reports"
 	"mlsd/features/transparency"
 	"mlsd/idem"
-	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/worker"
 	"mlsd/keypackages"
 	"mlsd/people/accounts"
 	"mlsd/people/disputes"
+	"mlsd/people/quota"
 	"mlsd/people/sessions"
 	"mlsd/welcome"
 )

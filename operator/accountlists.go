@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // AccountLists lists what the server stores about an account, without content.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 var inspectQuotas = question("quotas", "who has used most of which quota today",

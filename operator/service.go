@@ -28,8 +28,8 @@ import (
 	"mlsd/features/erasure"
 	"mlsd/features/transparency"
 	"mlsd/idem"
-	"mlsd/internal/quota"
 	"mlsd/people/accounts"
+	"mlsd/people/quota"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // labelValues are the values that each label can have.

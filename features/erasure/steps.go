@@ -23,12 +23,12 @@ import (
 	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/errs"
-	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/tombstone"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/people/consent"
+	"mlsd/people/quota"
 	"mlsd/people/sessions"
 	"mlsd/welcome"
 )

@@ -13,12 +13,12 @@ import (
 	"mlsd/features/push"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
 	"mlsd/mls"
 	"mlsd/outbox"
 	"mlsd/people/consent"
+	"mlsd/people/quota"
 )
 
 // DistrustError says why this service does not deal with a caller.

@@ -13,8 +13,8 @@ import (
 
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
-	"mlsd/internal/quota"
 	"mlsd/messages"
+	"mlsd/people/quota"
 )
 
 // Report is what a member reports.

@@ -16,7 +16,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 const (

@@ -984,11 +984,11 @@ var mutants = []mutant{
 	{"a failed write counts (messages)", "TestFailedWritesDoNotCount", []edit{
 		{"messages.returnUnused", `d.Quota.Return()`, `_ = d.Quota`}}},
 	{"an address has no quota", "TestQuotas", []edit{
-		{"internal/quota.Spending.takeBoth", `err := s.take(addressSubject, cost)`, `var err error`}}},
-	{"a node that starts knows nothing", "internal/quota.TestNodesAddUp", []edit{
-		{"internal/quota.Counter.add", `sums[row{who.String(), name}]`, `0 * int64(r)`}}},
-	{"a full memory forgets counts", "internal/quota.TestMemoryIsBounded", []edit{
-		{"internal/quota.Counter.evict", `case a.since.Load() != 0:`, `case a.since.Load() < 0:`}}},
+		{"people/quota.Spending.takeBoth", `err := s.take(addressSubject, cost)`, `var err error`}}},
+	{"a node that starts knows nothing", "people/quota.TestNodesAddUp", []edit{
+		{"people/quota.Counter.add", `sums[row{who.String(), name}]`, `0 * int64(r)`}}},
+	{"a full memory forgets counts", "people/quota.TestMemoryIsBounded", []edit{
+		{"people/quota.Counter.evict", `case a.since.Load() != 0:`, `case a.since.Load() < 0:`}}},
 	{"one KeyPackage has two invitations", "TestReceiptAtTwoServices", []edit{
 		{"keypackages.UsedElsewhere.By", `case u.consumed:`, `case false:`},
 		{"features/network.Receive", `case before.Used &&`, `case false &&`}}},
@@ -1034,8 +1034,8 @@ var mutants = []mutant{
 		{"people/accounts.Gate.apply", `g.version, g.limited = version, limited`, `g.version = version`}}},
 	{"a changed limit leaves the bucket as it is", "TestLimitedAccount", []edit{
 		{"internal/limit.Buckets.change", `!ok || k.rate != r`, `!ok`}}},
-	{"a limited account holds back counts of others' size", "internal/quota.TestScaledLimitHoldsBackLess", []edit{
-		{"internal/quota.Counter.many", `c.limit(k, a, Resource(r))`, `c.limits[k][r]`}}},
+	{"a limited account holds back counts of others' size", "people/quota.TestScaledLimitHoldsBackLess", []edit{
+		{"people/quota.Counter.many", `c.limit(k, a, Resource(r))`, `c.limits[k][r]`}}},
 	{"an empty list admits nobody", "people/accounts.TestBrokenAllowlist", []edit{
 		{"people/accounts.parseList", `len(dids) == 0`, `dids == nil`}}},
 	{"two nodes follow", "features/relay.TestOneNodeFollows", []edit{
@@ -1251,8 +1251,8 @@ var mutants = []mutant{
 		{"features/reports.Add", `return Receipt{}, err } if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `return Receipt{}, err
 		}
 		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
-	{"one address fills the reports", "internal/quota.TestReportsOfAnAddress", []edit{
-		{"internal/quota.Limits.of", `r == Reports && most != 0`, `r == Reports && most < 0`}}},
+	{"one address fills the reports", "people/quota.TestReportsOfAnAddress", []edit{
+		{"people/quota.Limits.of", `r == Reports && most != 0`, `r == Reports && most < 0`}}},
 	{"what closed reports reveal is kept", "TestClosedReportsAreCleared", []edit{
 		{"features/reports.Sweeps", `closed_at < now() - $2::interval OR (`, `(closed_at < now() - $2::interval AND `}}},
 	{"a deep report is printed", "features/reports.TestDeepReport", []edit{

@@ -19,9 +19,9 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/invariants"
-	"mlsd/internal/quota"
 	"mlsd/internal/worker"
 	"mlsd/operator"
+	"mlsd/people/quota"
 )
 
 // Config is what a Console uses.

@@ -18,11 +18,11 @@ import (
 	"mlsd/api"
 	"mlsd/internal/invariants"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/quota"
 	"mlsd/internal/worker"
 	"mlsd/operator"
 	"mlsd/operator/console"
 	"mlsd/people/accounts"
+	"mlsd/people/quota"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 // Quotas without a setting follow others, or are fixed.

@@ -17,7 +17,7 @@ import (
 
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/internal/pgtest"
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 func TestScaled(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mlsd/internal/quota"
+	"mlsd/people/quota"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/QUOTAS.md")
@@ -49,6 +49,6 @@ func TestQuotasPage(t *testing.T) {
 	}
 	if diff := cmp.Diff(want.String(), got); diff != "" {
 		t.Errorf("%s differs from the table of quotas (-want +got):\n%s\nto write it: "+
-			"go test ./internal/quota -run TestQuotasPage -update", name, diff)
+			"go test ./people/quota -run TestQuotasPage -update", name, diff)
 	}
 }
