@@ -16,10 +16,10 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	"mlsd/convos/disputes"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/ratelog"
 	"mlsd/messages"
-	"mlsd/people/disputes"
 )
 
 // fails reports that u could not process the commit that created the epoch.

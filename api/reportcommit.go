@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/people/disputes"
+	"mlsd/convos/disputes"
 )
 
 // ReportCommit: blue.catbird.mls.reportCommit. It takes no key, because an account can report a

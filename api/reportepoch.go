@@ -9,7 +9,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/people/disputes"
+	"mlsd/convos/disputes"
 	"mlsd/people/quota"
 )
 

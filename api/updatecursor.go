@@ -6,8 +6,8 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/convos/disputes"
 	"mlsd/messages"
-	"mlsd/people/disputes"
 )
 
 // UpdateCursor: blue.catbird.mls.updateCursor. A cursor only goes up, so a repeated request changes

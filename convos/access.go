@@ -10,10 +10,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/convos/disputes"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
-	"mlsd/people/disputes"
 )
 
 // Membership is a current member's view of the convo at one moment. A read that it authorises stays

@@ -11,11 +11,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/convos/disputes"
 	"mlsd/features/network"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"
-	"mlsd/people/disputes"
 	"mlsd/welcome"
 )
 

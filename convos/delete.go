@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/convos/disputes"
 	"mlsd/features/attachments"
 	"mlsd/features/network"
 	"mlsd/features/transparency"
@@ -23,7 +24,6 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
 	"mlsd/outbox"
-	"mlsd/people/disputes"
 	"mlsd/welcome"
 )
 

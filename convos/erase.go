@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/convos/disputes"
 	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
-	"mlsd/people/disputes"
 )
 
 // EraseMembership makes a person leave one of the person's convos. left is false if the person is a

@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/convos/disputes"
 	"mlsd/internal/errs"
 	"mlsd/messages"
 	"mlsd/mls"
-	"mlsd/people/disputes"
 )
 
 // Report is what a member says about an epoch, with the GroupInfo that the member offers.

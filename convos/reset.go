@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/convos/disputes"
 	"mlsd/features/network"
 	"mlsd/features/transparency"
 	"mlsd/internal/errs"
@@ -24,7 +25,6 @@ import (
 	"mlsd/mls"
 	"mlsd/outbox"
 	"mlsd/people/consent"
-	"mlsd/people/disputes"
 	"mlsd/people/quota"
 )
 

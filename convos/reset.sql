@@ -5,7 +5,7 @@
 -- $7 the convo, $8 its creator, $9 who resets it, $10 the kind of a membership event, $11 its change
 --
 -- Consent carries over: a request stays a request. So does the right to report in disputes
--- (people/disputes). A member whose inviter has left cannot report: the member's invited_by names
+-- (convos/disputes). A member whose inviter has left cannot report: the member's invited_by names
 -- the member itself. So a reset adds no reporters, and no row names a person who is not on the
 -- roster.
 WITH old AS (

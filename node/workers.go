@@ -10,6 +10,7 @@ import (
 
 	"mlsd/api"
 	"mlsd/convos"
+	"mlsd/convos/disputes"
 	"mlsd/events"
 	"mlsd/features/attachments"
 	"mlsd/features/erasure"
@@ -22,7 +23,6 @@ import (
 	"mlsd/internal/worker"
 	"mlsd/keypackages"
 	"mlsd/people/accounts"
-	"mlsd/people/disputes"
 	"mlsd/people/quota"
 	"mlsd/people/sessions"
 	"mlsd/welcome"

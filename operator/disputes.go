@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/people/disputes"
+	"mlsd/convos/disputes"
 )
 
 var inspectDisputes = question("disputes", "forked epochs and disputed commits, of CONVO or of all",

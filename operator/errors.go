@@ -7,13 +7,13 @@ import (
 	"net/http"
 
 	"mlsd/convos"
+	"mlsd/convos/disputes"
 	"mlsd/features/erasure"
 	"mlsd/features/push"
 	"mlsd/features/reports"
 	"mlsd/features/transparency"
 	"mlsd/messages"
 	"mlsd/people/accounts"
-	"mlsd/people/disputes"
 )
 
 // Error is an answer that is not 2xx. Its JSON has the form of XRPC errors.

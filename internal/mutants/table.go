@@ -1283,13 +1283,13 @@ var mutants = []mutant{
 
 	// Disputes
 	{"each account counts in a dispute", "TestOneLiarDisputesNothing", []edit{
-		{"people/disputes.CountReports", `root := roots.rootOf(p.DID)`, `root := p.DID`},
+		{"convos/disputes.CountReports", `root := roots.rootOf(p.DID)`, `root := p.DID`},
 	}},
-	{"a circle of inviters counts", "people/disputes.TestCountReports", []edit{
-		{"people/disputes.inviters.rootOf", `s.found[did] = ""`, `s.found[did] = did`},
+	{"a circle of inviters counts", "convos/disputes.TestCountReports", []edit{
+		{"convos/disputes.inviters.rootOf", `s.found[did] = ""`, `s.found[did] = did`},
 	}},
-	{"a single report makes a dispute", "people/disputes.TestCountReports", []edit{
-		{"people/disputes.Count.Disputed", `c.Reports >= fewest && c.Reports*share`, `c.Reports*share`},
+	{"a single report makes a dispute", "convos/disputes.TestCountReports", []edit{
+		{"convos/disputes.Count.Disputed", `c.Reports >= fewest && c.Reports*share`, `c.Reports*share`},
 	}},
 	{"a dispute lets ordinary commits through", "TestDispute", []edit{
 		{"convos.locked.checkDispute", `if allowed.joins && !c.dispute.Caller {`, `if !c.dispute.Caller {`},
@@ -1298,22 +1298,22 @@ var mutants = []mutant{
 		{"convos.locked.checkDispute", `if allowed.joins && !c.dispute.Caller {`, `if allowed.joins {`},
 	}},
 	{"a dispute is not published", "TestDispute", []edit{
-		{"people/disputes.locked.report", `return true, c.tell(ctx, tx, outbox.Disputed, r.Epoch, committer)`, `return true, nil`},
+		{"convos/disputes.locked.report", `return true, c.tell(ctx, tx, outbox.Disputed, r.Epoch, committer)`, `return true, nil`},
 	}},
 	{"a single member replaces the GroupInfo", "TestGroupInfoOfTheMajority", []edit{
-		{"people/disputes.EpochOutcome.compare", `agreeing >= fewest && agreeing > counted(false)`, `agreeing > counted(false)`},
+		{"convos/disputes.EpochOutcome.compare", `agreeing >= fewest && agreeing > counted(false)`, `agreeing > counted(false)`},
 	}},
 	{"each dispute has ten minutes of its own", "TestTwoLiarsCannotHoldAConvo", []edit{
-		{"people/disputes.beginDispute", `clock_timestamp() + $6::interval - spent FROM past`, `clock_timestamp() + $6::interval FROM past`},
+		{"convos/disputes.beginDispute", `clock_timestamp() + $6::interval - spent FROM past`, `clock_timestamp() + $6::interval FROM past`},
 	}},
 	{"a dispute ends twice", "TestOperatorEndsADispute", []edit{
-		{"people/disputes.End", `if !open {`, `if !open && committer == "" {`},
+		{"convos/disputes.End", `if !open {`, `if !open && committer == "" {`},
 	}},
 	{"helpers replace the GroupInfo", "TestHelpersDoNotReplaceTheGroupInfo", []edit{
-		{"people/disputes.EpochOutcome.compare", `agreeing := counted(true)`, `agreeing := out.Agreeing`},
+		{"convos/disputes.EpochOutcome.compare", `agreeing := counted(true)`, `agreeing := out.Agreeing`},
 	}},
 	{"who came after a commit disputes it", "TestLateComersHaveNoVoice", []edit{
-		{"people/disputes/people.sql", `m.joined_seq < $3`, `$3::bigint > 0`},
+		{"convos/disputes/people.sql", `m.joined_seq < $3`, `$3::bigint > 0`},
 	}},
 	// Transparency
 	{"the sender is not in the leaf", "features/transparency.TestHeadIsThatOfTheLog", []edit{

@@ -7,7 +7,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/go-cmp/cmp"
 
-	"mlsd/people/disputes"
+	"mlsd/convos/disputes"
 )
 
 // direct returns n people whom the creator added, of whom the first reporting report.
