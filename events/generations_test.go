@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events"
-	"mlsd/internal/invariants"
+	"mlsd/operator/invariants"
 )
 
 // database is the name of the world's database, and a connection to another one.

@@ -17,11 +17,11 @@ import (
 
 	"mlsd/events"
 	"mlsd/idem"
-	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/operator/invariants"
 	"mlsd/outbox"
 )
 

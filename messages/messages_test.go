@@ -15,12 +15,12 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
-	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/operator/invariants"
 )
 
 // fixture is a log with two convos, in each of which alice and bob are members and carol was one.

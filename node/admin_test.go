@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"mlsd/internal/invariants"
 	"mlsd/internal/pgtest"
+	"mlsd/operator/invariants"
 )
 
 // deadlined is a response that records its deadlines.

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/internal/invariants"
+	"mlsd/operator/invariants"
 )
 
 // checkAnswerTimeout is how long the client has to read the result of a check.

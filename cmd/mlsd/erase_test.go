@@ -26,12 +26,12 @@ import (
 	"mlsd/events"
 	"mlsd/features/erasure"
 	"mlsd/internal/failpoint"
-	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/tombstone"
 	"mlsd/operator"
+	"mlsd/operator/invariants"
 	"mlsd/people/accounts"
 )
 

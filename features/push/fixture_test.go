@@ -21,11 +21,11 @@ import (
 	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
-	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/operator/invariants"
 	"mlsd/welcome"
 )
 

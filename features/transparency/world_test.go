@@ -20,11 +20,11 @@ import (
 	"mlsd/features/transparency"
 	"mlsd/features/transparency/verifier"
 	"mlsd/idem"
-	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/operator/invariants"
 )
 
 const (

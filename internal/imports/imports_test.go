@@ -40,7 +40,7 @@ func allowed() map[string][]string {
 		"node": {
 			"api", "api/mlsapi", "convos", "events", "idem", "features/attachments",
 			"features/attachments/filestore", "features/attachments/s3store", "internal/dbmetrics",
-			"internal/duration", "internal/failpoint", "internal/invariants", "internal/limit", "internal/localpg",
+			"internal/duration", "internal/failpoint", "operator/invariants", "internal/limit", "internal/localpg",
 			"features/network", "internal/nsid", "internal/pgpool", "features/push", "people/quota", "internal/ratelog",
 			"internal/redact", "features/relay", "features/requests", "internal/serviceauth",
 			"people/sessions", "internal/standby", "internal/terminal", "internal/tracing", "features/transparency",
@@ -96,7 +96,7 @@ func allowed() map[string][]string {
 			"internal/duration", "messages", "features/reports", "features/transparency", "people/sessions",
 			"internal/tombstone", "events", "keypackages", "features/push", "welcome", "idem", "people/quota",
 			"internal/limit", "features/network", "internal/redact"),
-		"operator/console": {"operator", "events", "idem", "internal/invariants", "internal/nsid", "people/quota",
+		"operator/console": {"operator", "events", "idem", "operator/invariants", "internal/nsid", "people/quota",
 			"internal/redact", "internal/worker", "features/push", "people/accounts", "features/reports"},
 		"operator/console/browser": {"internal/localpg"}, // for operator/console/check.sh
 		"people/accounts":          {"internal/pgpool", "people/sessions", "internal/tombstone", "internal/worker"},
@@ -160,7 +160,7 @@ func allowed() map[string][]string {
 		"internal/ssrf":       {},
 		"internal/worker":     {},
 		"internal/terminal":   {},
-		"internal/invariants": {"mls", "internal/nsid"},
+		"operator/invariants": {"mls", "internal/nsid"},
 		"internal/lexgen":     {"api/errorlist", "lexicons"},
 		"internal/localpg":    {"internal/worker"},
 		"internal/nsid":       {},

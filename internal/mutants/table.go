@@ -201,8 +201,8 @@ var mutants = []mutant{
 		{"features/requests.counter.newConflicts", `c.audited[e.caller] || len(c.audited) == auditedPerHour`, `false`}}},
 	{"a reused key leaves no trace", "idem.TestReuseIsAudited", []edit{
 		{"idem.reclaim", `fence FROM reused`, `fence FROM reused WHERE false`}}},
-	{"a lost key goes unnoticed", "internal/invariants.TestRepeatedMessages", []edit{
-		{"internal/invariants.repeatedMessages", `HAVING count(*) > 1`, `HAVING count(*) > 2`}}},
+	{"a lost key goes unnoticed", "operator/invariants.TestRepeatedMessages", []edit{
+		{"operator/invariants.repeatedMessages", `HAVING count(*) > 1`, `HAVING count(*) > 2`}}},
 	{"a lifetime below its floor", "node.TestSettings", []edit{
 		{"idem.Lifetimes.WithLives", `case d < o.Least.Life:`, `case d <= 0:`}}},
 	{"a lifetime that is set and not used", "cmd/mlsd.TestLifetimesAreSet", []edit{

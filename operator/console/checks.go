@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"mlsd/internal/invariants"
 	"mlsd/operator"
+	"mlsd/operator/invariants"
 )
 
 // checksPage is what the page Checks shows.

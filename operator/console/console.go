@@ -18,9 +18,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/idem"
-	"mlsd/internal/invariants"
 	"mlsd/internal/worker"
 	"mlsd/operator"
+	"mlsd/operator/invariants"
 	"mlsd/people/quota"
 )
 

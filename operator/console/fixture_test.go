@@ -16,11 +16,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/api"
-	"mlsd/internal/invariants"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/worker"
 	"mlsd/operator"
 	"mlsd/operator/console"
+	"mlsd/operator/invariants"
 	"mlsd/people/accounts"
 	"mlsd/people/quota"
 )

@@ -7,10 +7,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/operator/invariants"
 )
 
 // Finding S8: a client that has lost its idempotency keys sends the same bytes twice. This is found,

@@ -18,12 +18,12 @@ import (
 
 	"mlsd/convos"
 	"mlsd/idem"
-	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/operator/invariants"
 )
 
 const (
