@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"mlsd/internal/dbmetrics"
 	"mlsd/internal/tracing"
+	"mlsd/operator/dbmetrics"
 )
 
 // registerNode registers the metrics of the process: what it was built from, whether it serves, and

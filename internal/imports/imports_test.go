@@ -39,7 +39,7 @@ func allowed() map[string][]string {
 			"internal/pgpool", "internal/terminal", "migrations", "operator"},
 		"node": {
 			"api", "api/mlsapi", "convos", "events", "idem", "features/attachments",
-			"features/attachments/filestore", "features/attachments/s3store", "internal/dbmetrics",
+			"features/attachments/filestore", "features/attachments/s3store", "operator/dbmetrics",
 			"internal/duration", "internal/failpoint", "operator/invariants", "internal/limit", "internal/localpg",
 			"features/network", "internal/nsid", "internal/pgpool", "features/push", "people/quota", "internal/ratelog",
 			"internal/redact", "features/relay", "features/requests", "internal/serviceauth",
@@ -156,7 +156,7 @@ func allowed() map[string][]string {
 		"internal/failpoint":  {},
 		"features/requests":   {"internal/pgpool", "internal/tombstone", "internal/worker"},
 		"people/quota":        {"internal/pgpool", "internal/tombstone", "internal/worker"},
-		"internal/dbmetrics":  {},
+		"operator/dbmetrics":  {},
 		"internal/ssrf":       {},
 		"internal/worker":     {},
 		"internal/terminal":   {},

@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"mlsd/internal/dbmetrics"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/testdir"
+	"mlsd/operator/dbmetrics"
 )
 
 func execute(t *testing.T, db *pgxpool.Pool, statements ...string) {

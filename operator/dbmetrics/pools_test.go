@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"mlsd/internal/dbmetrics"
 	"mlsd/internal/pgtest"
+	"mlsd/operator/dbmetrics"
 )
 
 // A pool's figures show what is in use, and that a caller has waited.
