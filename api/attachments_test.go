@@ -784,7 +784,7 @@ func TestAttachmentRetention(t *testing.T) {
 // deleteConvo deletes a convo, as the operator does.
 func (w *world) deleteConvo(c *convo) {
 	w.t.Helper()
-	remover, id := convos.NewRemover(w.db, nil), uuid.MustParse(c.id)
+	remover, id := convos.NewRemover(w.db, nil, attachments.Purge), uuid.MustParse(c.id)
 	err := pgx.BeginFunc(w.t.Context(), w.db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(w.t.Context(), `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
 			return err

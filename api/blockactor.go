@@ -8,6 +8,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/features/network"
 )
 
 // BlockActor: blue.catbird.mls.blockActor. A request without a key is safe to repeat: the block's
@@ -19,6 +20,9 @@ func (h *handlers) BlockActor(c *call, in *mlsapi.BlockActorInput) error {
 	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		at, err := convos.Block(ctx, tx, c.caller, in.DID)
+		if err == nil {
+			err = network.Refuse(ctx, tx, c.caller, in.DID)
+		}
 		return &mlsapi.BlockActorOutput{BlockedAt: lexcodec.NewDatetime(at)}, err
 	})
 }

@@ -13,8 +13,10 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/features/attachments"
 	"mlsd/features/erasure"
 	"mlsd/features/network"
+	"mlsd/features/transparency"
 	"mlsd/internal/pgtest"
 	"mlsd/operator"
 	"mlsd/people/accounts"
@@ -25,8 +27,9 @@ func (w *world) eraser() *erasure.Worker {
 	store := accounts.NewStore(0)
 	return erasure.NewWorker(erasure.Config{
 		DB: w.db, Log: slog.New(slog.DiscardHandler), Jobs: erasure.NewStore(store), Accounts: store,
-		Remover: convos.NewRemover(w.db, nil), Forget: func(context.Context, syntax.DID) error { return nil },
-		Tell: w.network.TellErasure, EraseActions: operator.EraseActions, KeyRest: time.Millisecond,
+		Remover: convos.NewRemover(w.db, nil, transparency.Purge, attachments.Purge),
+		Forget:  func(context.Context, syntax.DID) error { return nil },
+		Tell:    w.network.TellErasure, EraseActions: operator.EraseActions, KeyRest: time.Millisecond,
 	})
 }
 

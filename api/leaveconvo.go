@@ -8,6 +8,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/features/network"
 )
 
 // LeaveConvo: blue.catbird.mls.leaveConvo.
@@ -31,6 +32,9 @@ func (h *handlers) LeaveConvo(c *call, in *mlsapi.LeaveConvoInput) error {
 	}
 	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		advanced, err := convos.Leave(ctx, tx, leave)
+		if err == nil && advanced.Blocked != "" {
+			err = network.Refuse(ctx, tx, c.caller, advanced.Blocked)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/features/transparency"
 	"mlsd/people/quota"
 )
 
@@ -26,7 +27,7 @@ func (h *handlers) ResetConvo(c *call, in *mlsapi.ResetConvoInput) error {
 	key = input.KeyOr(key)
 	reset := convos.Reset{
 		ConvoID: convo, Caller: c.caller, Reason: in.Reason, GroupInfo: in.GroupInfo, Welcome: in.WelcomeMessage,
-		Hash: input.Hash(),
+		Hash: input.Hash(), Root: transparency.Root,
 	}
 	var receipts foreign
 	// Slow work is done before the transaction, unless the transaction will refuse the caller or

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/convos/disputes"
-	"mlsd/features/network"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"
@@ -86,7 +85,7 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 		return Advanced{}, err
 	}
 	if successor != nil {
-		if err := network.End(ctx, tx, c.id); err != nil {
+		if err := welcome.EndInvitations(ctx, tx, c.id); err != nil {
 			return Advanced{}, err
 		}
 	}
@@ -173,7 +172,7 @@ func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch i
 	if err != nil {
 		return err
 	}
-	err = network.Invite(ctx, tx, network.Invitation{ConvoID: c.id, Inviter: by, Epoch: epoch, For: used})
+	err = welcome.Invite(ctx, tx, welcome.Invitation{ConvoID: c.id, Inviter: by, Epoch: epoch, For: used})
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/features/network"
 	"mlsd/internal/pgpool"
 	"mlsd/people/consent"
 )
@@ -20,8 +19,8 @@ import (
 // declines the next ones.
 const maxDeclined = 50
 
-// Block blocks another DID for did. It also declines the blocked person's invitations that did has
-// not accepted, here and at other services. It returns when did first blocked the person. Errors:
+// Block blocks another DID for did. It also declines the blocked person's invitations into convos
+// of this service that did has not accepted. It returns when did first blocked the person. Errors:
 // those of consent.Block.
 func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Time, err error) {
 	// This lock comes first, so that two blocks by one person do not wait for each other's convos.
@@ -37,10 +36,7 @@ func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Tim
 	// consent.Block has waited for the blocked person's running invitations, which are rare. If one
 	// more invitation into the same convos is running, the database aborts one of the two
 	// transactions.
-	if err := decline(ctx, tx, did, blocked); err != nil {
-		return at, err
-	}
-	return at, network.Refuse(ctx, tx, did, blocked)
+	return at, decline(ctx, tx, did, blocked)
 }
 
 // decline makes did leave the convos to which the inviter has invited did and which did has not

@@ -14,9 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/convos/disputes"
-	"mlsd/features/attachments"
-	"mlsd/features/network"
-	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
@@ -39,7 +36,7 @@ func Close(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (at time.Time, err e
 	if err != nil {
 		return at, fmt.Errorf("close the convo: %w", err)
 	}
-	return at, network.End(ctx, tx, convo)
+	return at, welcome.EndInvitations(ctx, tx, convo)
 }
 
 // NSIDDelete names the transactions of a deletion, for failpoints.
@@ -66,11 +63,17 @@ var deleteSQL string
 type Remover struct {
 	db     *pgxpool.Pool
 	faults *failpoint.Set
+	others []Purge
 }
 
-// NewRemover returns a remover. db is the pool for maintenance.
-func NewRemover(db *pgxpool.Pool, faults *failpoint.Set) *Remover {
-	return &Remover{db: db, faults: faults}
+// Purge deletes up to limit rows of a deleted convo from tables of another package, and returns how
+// many rows it deleted.
+type Purge func(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (int64, error)
+
+// NewRemover returns a remover. db is the pool for maintenance. others delete what packages that
+// import this one keep about a convo.
+func NewRemover(db *pgxpool.Pool, faults *failpoint.Set, others ...Purge) *Remover {
+	return &Remover{db: db, faults: faults, others: others}
 }
 
 // Remove deletes a convo with its roster, its Welcomes and the records of its writes. It leaves a
@@ -106,7 +109,7 @@ func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (remov
 	if err := disputes.Forget(ctx, tx, convo); err != nil {
 		return 0, err
 	}
-	if err := network.End(ctx, tx, convo); err != nil {
+	if err := welcome.EndInvitations(ctx, tx, convo); err != nil {
 		return 0, err
 	}
 	group := sha256.Sum256(groupID)
@@ -149,7 +152,7 @@ func (r *Remover) Purge(ctx context.Context, convo uuid.UUID) (entries int64, er
 		}
 		var n int64
 		err := pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) (err error) {
-			n, done, err = purge(ctx, tx, convo)
+			n, done, err = r.purge(ctx, tx, convo)
 			return err
 		})
 		if err != nil {
@@ -162,7 +165,7 @@ func (r *Remover) Purge(ctx context.Context, convo uuid.UUID) (entries int64, er
 
 // purge deletes one batch. Each batch locks the tombstone, so that batches of one convo run one
 // after the other. The batch that finds nothing more records in the tombstone that nothing is left.
-func purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (entries int64, done bool, err error) {
+func (r *Remover) purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (entries int64, done bool, err error) {
 	var pending bool
 	err = tx.QueryRow(ctx, `SELECT purged_at IS NULL FROM deleted_convos WHERE id = $1 FOR UPDATE`, convo).Scan(&pending)
 	if err != nil || !pending {
@@ -176,13 +179,11 @@ func purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (entries int64, done
 	if err != nil || bodies == purgeWelcomes {
 		return entries, false, err
 	}
-	kept, err := transparency.Purge(ctx, tx, convo, purgeBatch)
-	if err != nil || kept >= purgeBatch {
-		return entries, false, err
-	}
-	files, err := attachments.Purge(ctx, tx, convo, purgeBatch)
-	if err != nil || files == purgeBatch {
-		return entries, false, err
+	for _, other := range r.others {
+		n, err := other(ctx, tx, convo, purgeBatch)
+		if err != nil || n >= purgeBatch {
+			return entries, false, err
+		}
 	}
 	_, err = tx.Exec(ctx, `UPDATE deleted_convos SET purged_at = clock_timestamp() WHERE id = $1`, convo)
 	return entries, true, err

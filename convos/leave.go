@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/features/network"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/outbox"
@@ -124,7 +123,7 @@ func (c *locked) endWelcomes(ctx context.Context, tx pgx.Tx, devices ...welcome.
 	if err := welcome.Supersede(ctx, tx, c.id, devices...); err != nil {
 		return err
 	}
-	return network.Withdraw(ctx, tx, c.id, devices...)
+	return welcome.WithdrawInvitations(ctx, tx, c.id, devices...)
 }
 
 // isMember reports whether did is a current member. Error: ErrTargetNotMember, if did never was a

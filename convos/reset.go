@@ -16,8 +16,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/convos/disputes"
-	"mlsd/features/network"
-	"mlsd/features/transparency"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/keypackages"
@@ -26,6 +24,7 @@ import (
 	"mlsd/outbox"
 	"mlsd/people/consent"
 	"mlsd/people/quota"
+	"mlsd/welcome"
 )
 
 // ResetPause is how long a convo that a reset has opened cannot be reset again. So members who
@@ -45,6 +44,10 @@ type Reset struct {
 	Welcome   []byte                // for the new group's devices; nil if the caller's device is alone in it
 	Foreign   []keypackages.Foreign // KeyPackages of other services that the Welcome can name
 	Hash      [sha256.Size]byte     // SHA-256 of the request
+
+	// Root returns the size and the root of the tree over a convo's log, including what tx has
+	// appended. The transaction holds the convo's lock.
+	Root func(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (size int64, root [sha256.Size]byte, err error)
 
 	judged *judgedReset // nil until Judge was called
 }
@@ -112,7 +115,7 @@ var resetSQL string
 //
 // Errors: ErrNotFound, ErrNotMember, *messages.ClosedError and ErrConvoClosed,
 // ErrRequestCannotReset, *disputes.OpenError, *quota.ExceededError, ErrGroupAlreadyExists,
-// *InvalidObjectError, *consent.BlockedError, transparency.ErrNotReady, and those of
+// *InvalidObjectError, *consent.BlockedError, and those of r.Root and
 // keypackages.Consume.
 func ResetConvo(ctx context.Context, tx pgx.Tx, r Reset) (opened Convo, err error) {
 	c, err := lockOpen(ctx, tx, r.ConvoID, r.Caller)
@@ -235,13 +238,13 @@ func (c *locked) close(ctx context.Context, tx pgx.Tx, r Reset, successor uuid.U
 	if err != nil {
 		return fmt.Errorf("close the convo: %w", err)
 	}
-	return network.End(ctx, tx, c.id)
+	return welcome.EndInvitations(ctx, tx, c.id)
 }
 
 // open inserts the successor with its roster and the first entry of its log. Error:
 // ErrGroupAlreadyExists.
 func (c *locked) open(ctx context.Context, tx pgx.Tx, r Reset, id uuid.UUID, creator syntax.DID) error {
-	size, root, err := transparency.Root(ctx, tx, c.id)
+	size, root, err := r.Root(ctx, tx, c.id)
 	if err != nil {
 		return err
 	}

@@ -205,7 +205,7 @@ type Request struct {
 	DID syntax.DID
 	// DeviceID is the device that gets no pushes while the subscription is live. It is "" if the
 	// client names no device, or if a dead connection could stay unnoticed for longer than
-	// push.DetectWithin.
+	// outbox.DetectWithin.
 	DeviceID string
 	Cursor   *Cursor     // the subscription begins after this cursor; nil means only events from now on
 	Convos   []uuid.UUID // if not nil, only events that concern these convos

@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/features/push"
 	"mlsd/internal/errs"
 	"mlsd/internal/worker"
+	"mlsd/outbox"
 )
 
 const (
@@ -103,7 +103,7 @@ func (p *Presence) Node() uuid.UUID {
 
 // Connect says that a connection of a device gets every event from now on. resumed says that the
 // connection began at a cursor; if it is false, the connection gets no earlier events. If the
-// connection dies, the caller must call Disconnect within push.DetectWithin. Without a deviceID,
+// connection dies, the caller must call Disconnect within outbox.DetectWithin. Without a deviceID,
 // Connect has no effect. It changes only memory.
 func (p *Presence) Connect(did syntax.DID, deviceID string, resumed bool) {
 	if deviceID == "" {
@@ -311,7 +311,7 @@ func (w writes) run(ctx context.Context, tx pgx.Tx) error {
 	if len(deleted.ids) == 0 {
 		return nil
 	}
-	return push.CallDisconnected(ctx, tx, deleted.dids, deleted.ids)
+	return outbox.CallDisconnected(ctx, tx, deleted.dids, deleted.ids)
 }
 
 // remove deletes the node's row, and with it the node's presence. Push jobs of its devices stay

@@ -222,7 +222,7 @@ func (n *Node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metri
 	})
 	n.stored.MustRegister(dbmetrics.New(db, n.log, scrapeInterval, cfg.Clock.Now))
 	n.checks = invariants.NewChecker(db)
-	n.remover = convos.NewRemover(db, n.faults)
+	n.remover = convos.NewRemover(db, n.faults, transparency.Purge, attachments.Purge)
 	metrics.Swept("messages", 0) // the series exists even without a retention
 	if cfg.MessageRetention > 0 {
 		n.messageSweeper = messages.NewSweeper(db, cfg.MessageRetention, func(n int64) { metrics.Swept("messages", n) },

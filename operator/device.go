@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events"
-	"mlsd/features/network"
 	"mlsd/features/push"
 	"mlsd/keypackages"
 	"mlsd/people/sessions"
@@ -45,7 +44,7 @@ func revokeDevice(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (_ any, er
 		keypackages.Withdrawal{Owner: did, DeviceID: device}); err != nil {
 		return nil, err
 	}
-	if err := network.Withdraw(ctx, tx, uuid.Nil, welcome.Device{DID: did, DeviceID: device}); err != nil {
+	if err := welcome.WithdrawInvitations(ctx, tx, uuid.Nil, welcome.Device{DID: did, DeviceID: device}); err != nil {
 		return nil, err
 	}
 	if out.PushTarget, err = push.Unregister(ctx, tx, did, device); err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/features/push"
 	"mlsd/internal/errs"
 	"mlsd/mls"
 	"mlsd/outbox"
@@ -68,7 +67,7 @@ func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []by
 		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[]) AS r (id, did, device_id, ref)`,
 		convo, epoch, ids, dids, devices, refs)
 	outbox.QueueWelcomes(batch, convo, epoch, dids, devices, refs, requests)
-	push.QueueWelcome(batch, pushed, pushedDevices)
+	outbox.QueueWelcomeCalls(batch, pushed, pushedDevices)
 	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "add the Welcome")
 }
 

@@ -24,7 +24,9 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/events"
+	"mlsd/features/attachments"
 	"mlsd/features/erasure"
+	"mlsd/features/transparency"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgpool"
@@ -52,7 +54,7 @@ func newEraser(db *pgxpool.Pool, faults *failpoint.Set, batch func()) (*erasure.
 	store := accounts.NewStore(0)
 	return erasure.NewWorker(erasure.Config{
 		DB: db, Log: slog.New(slog.DiscardHandler), Jobs: erasure.NewStore(store), Accounts: store,
-		Remover: convos.NewRemover(db, nil),
+		Remover: convos.NewRemover(db, nil, transparency.Purge, attachments.Purge),
 		Forget:  identities.Forget, EraseActions: operator.EraseActions, Wake: batch, Faults: faults,
 		KeyRest: time.Millisecond,
 	}), nil

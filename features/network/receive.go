@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/features/push"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
@@ -231,7 +230,7 @@ func (r Received) store(ctx context.Context, tx pgx.Tx, request, hidden bool) er
 	if !hidden {
 		r.queueEvent(batch, request, "")
 		if !request {
-			push.QueueWelcome(batch, []syntax.DID{r.To.DID}, []string{r.To.DeviceID})
+			outbox.QueueWelcomeCalls(batch, []syntax.DID{r.To.DID}, []string{r.To.DeviceID})
 		}
 	}
 	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "store the invitation")

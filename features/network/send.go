@@ -38,6 +38,16 @@ const (
 	takeOverAfterLease = 5 * time.Second
 )
 
+// Kind is what a service tells another about an invitation.
+type Kind string
+
+// The kinds of deliveries.
+const (
+	Invited   Kind = "invited"
+	Withdrawn Kind = "withdrawn" // the Welcome is void, because its device or the person was removed
+	Ended     Kind = "ended"     // the convo was closed
+)
+
 // SenderMetrics counts deliveries. Methods are safe for concurrent use.
 type SenderMetrics interface {
 	InvitationSent(outcome string) // outcome of an attempt, or the end of a job: done, dead, retry

@@ -2,7 +2,6 @@ package push
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"time"
 
@@ -13,19 +12,8 @@ import (
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tracing"
+	"mlsd/outbox"
 )
-
-// enqueueSQL makes jobs.
-//
-//go:embed enqueue.sql
-var enqueueSQL string
-
-// QueueWelcome adds to the batch of a Welcome's transaction the statement that makes a job for each
-// device that the Welcome is for. dids and devices are parallel. The caller leaves out people who
-// have not accepted the convo.
-func QueueWelcome(batch *pgx.Batch, dids []syntax.DID, devices []string) {
-	batch.Queue(enqueueSQL, nil, nil, dids, devices, deliverWithin, deferFor, nil)
-}
 
 // NSIDFanout names the fan-out for failpoints.
 const NSIDFanout = "mlsd.push.fanout"
@@ -103,11 +91,7 @@ func (w *Worker) fanOut(ctx context.Context) (left bool, err error) {
 		var traced context.Context
 		traced, span = tracing.Shared(ctx, "push fan-out", len(convos),
 			func(i int) tracing.Span { return w.cfg.Tracer.WriterOf(convos[i], 0) })
-		made, err := tx.Query(traced, enqueueSQL, convos, senders, nil, nil, deliverWithin, deferFor, began)
-		if err != nil {
-			return err
-		}
-		if jobs, err = pgx.CollectRows(made, pgx.RowTo[uuid.UUID]); err != nil {
+		if jobs, err = outbox.MessageCalls(traced, tx, convos, senders, began); err != nil {
 			return err
 		}
 		return w.cfg.Faults.Hit(ctx, failpoint.BeforeCommit, NSIDFanout)

@@ -2,7 +2,7 @@
 // webhook. A call carries no content. docs/PUSH.md is for people whose servers receive calls.
 //
 // The transaction of a message inserts one row for its convo into push_convos. The transaction of a
-// Welcome makes one job for each device that the Welcome is for (QueueWelcome). After the commit,
+// Welcome makes one job for each device that the Welcome is for (outbox.QueueWelcomeCalls). After the commit,
 // workers make jobs from the rows (FanOut). Then they make the calls, each under a lease and a
 // fence of idem.Store.Run:
 //
@@ -16,7 +16,7 @@
 // pending job exists already, it locks this row or job until its own commit. So no call is made
 // before the commits that it stands for.
 //
-// The job of a connected device is deferred: see deferral.go. A webhook is called only after it has
+// The job of a connected device is deferred: see outbox/calls.go. A webhook is called only after it has
 // answered a challenge: see challenge.go. queue.go and limits.go decide which due jobs are called,
 // and when, so that receivers that hang delay nobody else.
 package push

@@ -2,12 +2,11 @@ package transparency
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mlsd/features/transparency/verifier"
 )
 
 // maxLocked bounds how often a log is read under its convo's lock. Each read has up to 16 MiB of
@@ -18,7 +17,7 @@ const maxLocked = 4
 // has appended. The caller's transaction holds the lock of the convo. Root reads the entries after
 // the leaves that Keep has stored. Error: ErrNotReady, if there are too many such entries; then
 // Keep stores more of them.
-func Root(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (size int64, root verifier.Hash, err error) {
+func Root(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (size int64, root [sha256.Size]byte, err error) {
 	t := newTree(convo)
 	if err := begin(ctx, tx, t); err != nil {
 		return 0, root, fmt.Errorf("root of the log: %w", err)

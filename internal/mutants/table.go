@@ -320,7 +320,7 @@ var mutants = []mutant{
 	{"one person moves a budget again and again", "api.TestOnePersonChangesABudgetOnce", []edit{
 		{"features/network.Answer", `(r.service, r.convo_id) <> ($2, $3)`, `false`}}},
 	{"to leave with a block is no block at other services", "api.TestBlockFreesOpenInvitations", []edit{
-		{"convos.Block", `network.Refuse(ctx, tx, did, blocked)`, `network.Refuse(ctx, tx, blocked, did)`}}},
+		{"api.handlers.LeaveConvo", `network.Refuse(ctx, tx, c.caller, advanced.Blocked)`, `network.Refuse(ctx, tx, advanced.Blocked, c.caller)`}}},
 	{"a reset makes one request two", "api.TestResetsDoNotFillInvitations", []edit{
 		{"convos/outsiders.sql", `successor_id IS NOT NULL`, `false`}}},
 	{"the creator learns of the Welcomes of a reset", "api.TestWelcomeStatusAfterAReset", []edit{
@@ -330,7 +330,7 @@ var mutants = []mutant{
 	{"to write does not accept", "features/push.TestRequestsAreNotPushed", []edit{
 		{"messages.transaction.queueConvos", `if t.states[i].isRequest {`, `if t.states[i].isRequest && last == nil {`}}},
 	{"a request is pushed (messages)", "features/push.TestRequestsAreNotPushed", []edit{
-		{"features/push/enqueue.sql", `AND m.requested_at IS NULL`, ``}}},
+		{"outbox/call.sql", `AND m.requested_at IS NULL`, ``}}},
 	{"a request is pushed (Welcome)", "TestRequestUntilAccepted", []edit{
 		{"welcome.Add", `if !r.Request {`, `if true {`}}},
 	{"others see the mark of a request", "TestStreamsMarkRequests", []edit{
@@ -896,17 +896,17 @@ var mutants = []mutant{
 		{"messages.queuePushes", `AS s ON CONFLICT`, `AS s (convo, sender)
 	WHERE NOT EXISTS (SELECT FROM push_convos p WHERE (p.convo_id, p.sender_did) = (convo, sender)) ON CONFLICT`}}},
 	{"pushed before the commit (Welcome)", "features/push.TestJobDuringDeposit", []edit{
-		{"features/push/enqueue.sql", `DO UPDATE SET … push_jobs.reason <> 'welcome'`, `DO NOTHING`}}},
+		{"outbox/call.sql", `DO UPDATE SET … push_jobs.reason <> 'welcome'`, `DO NOTHING`}}},
 	{"a heard job takes in a newer one", "features/push.TestNewerJobSupersedes", []edit{
 		{"features/push.Worker.postpone", `EXISTS (SELECT FROM newer) THEN 'done'`, `EXISTS (SELECT FROM newer) THEN state`},
 		{"features/push.Worker.postpone", `CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END`, `NULL`}}},
 	{"connected devices are skipped", "features/push.TestMessageDuringDeferral", []edit{
-		{"features/push/enqueue.sql", `) d ORDER BY`, `) d WHERE NOT connected ORDER BY`}}},
+		{"outbox/call.sql", `) d ORDER BY`, `) d WHERE NOT connected ORDER BY`}}},
 	{"a deferral is not prolonged", "features/push.TestMessageDuringDeferral", []edit{
-		{"features/push/enqueue.sql", `WHERE push_jobs.heard_by IS NOT NULL OR excluded`, `WHERE excluded`}}},
+		{"outbox/call.sql", `WHERE push_jobs.heard_by IS NOT NULL OR excluded`, `WHERE excluded`}}},
 	{"presence outlives its lease", "features/push.TestPresenceHidesNothingLongerThanItsLease", []edit{
-		{"features/push/enqueue.sql", `n.lease_expires_at > clock_timestamp() AND`, ``},
-		{"features/push.CallDisconnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"outbox/call.sql", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"outbox.CallDisconnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
 		{"features/push.Worker.endConnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
 		{"features/push.Worker.dueJobs", `n.lease_expires_at > clock_timestamp() AND`, ``}}},
 	{"a connection counts as delivery", "features/push.TestPresenceHidesNothingLongerThanItsLease", []edit{
@@ -922,7 +922,7 @@ var mutants = []mutant{
 	{"a failing host is called on", "features/push.TestFailingHostIsLeftAlone", []edit{
 		{"features/push.limits.report", `c.failures++`, ``}}},
 	{"a webhook is called before it agrees", "features/push.TestChallenge", []edit{
-		{"features/push/enqueue.sql", `FROM target WHERE state = 'active'`, `FROM target`},
+		{"outbox/call.sql", `FROM target WHERE state = 'active'`, `FROM target`},
 		{"features/push.Worker.dueJobs", `AND t.state = 'active'`, ``},
 		{"features/push.Worker.work", `t.State != Active`, `t.State == Failed`}}},
 	{"any answer agrees", "features/push.TestWrongAnswers", []edit{
@@ -954,7 +954,7 @@ var mutants = []mutant{
 	{"a refusal deletes a newer registration", "features/push.TestRefusalOfAnOlderRegistration", []edit{
 		{"features/push.deleteTarget", `AND registration = $6`, `AND ($6::uuid IS NULL OR true)`}}},
 	{"a connection without a cursor counts", "features/push.TestConnectionWithoutCursor", []edit{
-		{"features/push/enqueue.sql", `AND (p.since < 'infinity' OR p.attached_since <= target.began)`, ``}}},
+		{"outbox/call.sql", `AND (p.since < 'infinity' OR p.attached_since <= target.began)`, ``}}},
 	{"a pid in other use stays in postmaster.pid", "internal/localpg.TestReusedPID", []edit{
 		{"internal/localpg.cluster.stopOrphan", `strconv.Itoa(os.Getpid())`, `strconv.Itoa(file.pid)`}}},
 	{"a start that shared memory prevents is not tried again", "internal/localpg.TestSharedMemoryOfKilledPostmaster", []edit{

@@ -1,4 +1,4 @@
-package network
+package welcome
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 
 	"mlsd/internal/errs"
 	"mlsd/keypackages"
-	"mlsd/welcome"
 )
 
 // Invitation is a Welcome for people of other services.
@@ -23,8 +22,8 @@ type Invitation struct {
 }
 
 // Invite records, in the Welcome's transaction, that the Welcome uses KeyPackages of other
-// services. Each KeyPackage can be used once here, unless it is a last resort. A Sender tells their
-// homes. Errors: *keypackages.UnusableError, errors of the database.
+// services. Each KeyPackage can be used once here, unless it is a last resort. A sender of package
+// network tells their homes. Errors: *keypackages.UnusableError, errors of the database.
 func Invite(ctx context.Context, tx pgx.Tx, i Invitation) error {
 	// The order prevents deadlocks.
 	slices.SortFunc(i.For, func(a, b keypackages.Foreign) int { return slices.Compare(a.Ref, b.Ref) })
@@ -46,20 +45,10 @@ func Invite(ctx context.Context, tx pgx.Tx, i Invitation) error {
 	return nil
 }
 
-// Kind is what a service tells another about an invitation.
-type Kind string
-
-// The kinds of deliveries.
-const (
-	Invited   Kind = "invited"
-	Withdrawn Kind = "withdrawn" // the Welcome is void, because its device or the person was removed
-	Ended     Kind = "ended"     // the convo was closed
-)
-
-// Withdraw makes the homes of people learn that Welcomes for their devices are void. The device id
+// WithdrawInvitations makes the homes of people learn that Welcomes for their devices are void. The device id
 // "" means any device, and uuid.Nil any convo. A home that refused an invitation does not learn of
 // its end.
-func Withdraw(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...welcome.Device) error {
+func WithdrawInvitations(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...Device) error {
 	if len(devices) == 0 {
 		return nil
 	}
@@ -81,8 +70,8 @@ func Withdraw(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...welcom
 	return errs.Wrap(err, "withdraw invitations")
 }
 
-// End makes the homes of the people who were invited into a convo learn that it is closed.
-func End(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
+// EndInvitations makes the homes of the people who were invited into a convo learn that it is closed.
+func EndInvitations(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 	_, err := tx.Exec(ctx, `
 		WITH locked AS MATERIALIZED (
 			SELECT id FROM sent_invitations WHERE convo_id = $1 AND kind = 'invited' AND state <> 'dead' ORDER BY id FOR UPDATE
