@@ -1,10 +1,3 @@
-// Package api serves the methods of the lexicons: XRPC over HTTP (https://atproto.com/specs/xrpc).
-// A request passes these checks, in this order: the rate limit of its IP address, service
-// authentication, the rate limit of its DID, whether its account may use the node, the body limit,
-// and the lexicon. Then its method's handler runs (dispatch.go).
-//
-// Each method has its own file: parse, call, encode. One table (methods.go) holds what differs
-// between methods. Another (errors.go) says how errors are answered.
 package api
 
 import (
