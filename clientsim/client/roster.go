@@ -1,7 +1,6 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,20 +128,6 @@ func (p *Phone) Leave(ctx context.Context, convo string) (err error) {
 	draft := Must(p.DraftLeave(convo))
 	_, err = p.Deliver(ctx, draft)
 	return err
-}
-
-// Decline leaves a convo that the phone has not joined, and blocks the account that invited it. It
-// returns that account.
-func (p *Phone) Decline(ctx context.Context, convo string) (_ syntax.DID, err error) {
-	defer Catch(&err)
-	answer := Must(p.Net.Do(ctx, p.Account, xrpc.DeclineCall(convo, xrpc.NewKey())))
-	out, err := xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body)
-	if err != nil || out.Blocked == nil {
-		return "", fmt.Errorf("%s: leaveConvo with block: %q: %w", p.Name, answer.Body,
-			cmp.Or(err, errors.New("nobody is blocked")))
-	}
-	p.Model.Left(convo, p.Account.DID, p.Account.DID, 0)
-	return *out.Blocked, nil
 }
 
 // Convo asks the server for a convo.

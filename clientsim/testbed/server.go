@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -22,9 +20,6 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/jackc/pgx/v5"
-
-	. "mlsd/clientsim/steps"
 )
 
 // Proc is a mlsd of our own: a child process with its own data directory. It can be killed,
@@ -367,31 +362,4 @@ func (p *Proc) Arm(ctx context.Context, point string, method syntax.NSID, action
 	query := url.Values{"point": {point}, "method": {method.String()}, "action": {action}}
 	_, err := p.Admin(ctx, http.MethodPost, "/failpoints?"+query.Encode(), nil)
 	return err
-}
-
-// Traces returns the tables of the server's database that hold some bytes, as bytes or in base64.
-func (p *Proc) Traces(ctx context.Context, of []byte) (found []string, err error) {
-	err = p.inDatabase(ctx, func(tx pgx.Tx) (err error) {
-		defer Catch(&err)
-		rows := Must(tx.Query(ctx,
-			`SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace ORDER
-					BY relname`))
-		tables := Must(pgx.CollectRows(rows, pgx.RowTo[string]))
-		if len(tables) < 20 {
-			return fmt.Errorf("the database has only %d tables", len(tables))
-		}
-		for _, table := range tables {
-			var holds bool
-			// The base64 of a column that begins with the bytes contains the base64 of the bytes, without
-			// its last group.
-			Check(tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+pgx.Identifier{table}.Sanitize()+
-				` t WHERE strpos(t::text, $1) > 0 OR strpos(t::text, $2) > 0)`,
-				hex.EncodeToString(of), base64.StdEncoding.EncodeToString(of[:len(of)/3*3])).Scan(&holds))
-			if holds {
-				found = append(found, table)
-			}
-		}
-		return nil
-	})
-	return found, err
 }

@@ -84,13 +84,6 @@ func LeaveCall(convo, key string) Call {
 		&mlsapi.LeaveConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
 }
 
-// DeclineCall makes the caller leave and block its inviter.
-func DeclineCall(convo, key string) Call {
-	block := true
-	return Procedure(mlsapi.NSIDLeaveConvo, convo, key,
-		&mlsapi.LeaveConvoInput{ConvoID: convo, Block: &block, IdempotencyKey: optional(key)})
-}
-
 // RemoveCall removes a member by a staged commit.
 func RemoveCall(convo string, target syntax.DID, staged *mlsclient.Staged, key string) Call {
 	return Procedure(mlsapi.NSIDLeaveConvo, convo, key, &mlsapi.LeaveConvoInput{
@@ -132,12 +125,6 @@ func ConfirmCall(convo, ref string, success bool, details string) Call {
 // CursorCall reports seq as read.
 func CursorCall(convo string, seq int64) Call {
 	return Procedure(mlsapi.NSIDUpdateCursor, convo, "", &mlsapi.UpdateCursorInput{ConvoID: convo, Seq: seq})
-}
-
-// ProgressCall reports how far the caller has read, and how far a device has received.
-func ProgressCall(convo string, read, delivered int64) Call {
-	return Procedure(mlsapi.NSIDUpdateCursor, convo, "",
-		&mlsapi.UpdateCursorInput{ConvoID: convo, Seq: read, Delivered: &delivered})
 }
 
 // CursorsCall lists how far the members of a convo are.

@@ -46,9 +46,6 @@ type Answer struct {
 // Replayed reports whether the server marked this answer as a replay.
 func (a Answer) Replayed() bool { return a.Header.Get("X-Idempotency-Replay") == "true" }
 
-// ExpiredKey reports whether an answer says that its key was used before and has expired.
-func ExpiredKey(h http.Header) bool { return h.Get("X-Idempotency-Expired") == "true" }
-
 // CallError is an answer that is not 2xx.
 type CallError struct {
 	Method  syntax.NSID

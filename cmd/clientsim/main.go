@@ -62,7 +62,7 @@ func command(out, progress io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "clients", Value: 8, Usage: "phones in the long conversation"},
 			&cli.IntFlag{Name: "messages", Value: 200, Usage: "messages in the long conversation"},
 			&cli.IntFlag{Name: "epochs", Value: 20, Usage: "commits in contended-commits"},
-			&cli.IntFlag{Name: "members", Value: 40, Usage: "members in big-group, devices in large-library-group"},
+			&cli.IntFlag{Name: "members", Value: 40, Usage: "devices in large-library-group"},
 			&cli.IntFlag{Name: "claims", Value: 400, Usage: "claims in claims-two-servers"},
 			&cli.IntFlag{Name: "writers", Value: 4, Usage: "accounts that write at once in live"},
 			&cli.IntFlag{Name: "convos", Value: 20, Usage: "convos in live"},
