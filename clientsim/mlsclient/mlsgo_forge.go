@@ -6,7 +6,6 @@ import (
 
 	"github.com/thomas-vilte/mls-go/ciphersuite"
 	"github.com/thomas-vilte/mls-go/credentials"
-	mlsext "github.com/thomas-vilte/mls-go/extensions"
 	"github.com/thomas-vilte/mls-go/framing"
 	"github.com/thomas-vilte/mls-go/group"
 	"github.com/thomas-vilte/mls-go/keypackages"
@@ -146,17 +145,3 @@ func ForgeWelcome(welcome []byte, refs ...[]byte) (_ []byte, err error) {
 	}
 	return wrap(formatWelcome, parsed.Marshal()), nil
 }
-
-// FatLastResort makes a KeyPackage of last resort with size bytes in an extension that means
-// nothing.
-func FatLastResort(d Device, size int) (KeyPackage, error) {
-	return forgePackage(d, func(kp *keypackages.KeyPackage) error {
-		kp.Extensions = append(kp.Extensions,
-			keypackages.Extension{Type: mlsext.ExtensionTypeLastResort},
-			keypackages.Extension{Type: extensionMeaningless, Data: RandomBytes(size)})
-		return nil
-	})
-}
-
-// extensionMeaningless is a type for private use (RFC 9420 §17.3).
-const extensionMeaningless = 0xf0f0

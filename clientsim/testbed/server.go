@@ -284,23 +284,12 @@ func (p *Proc) Died() error {
 	return err
 }
 
-// LogSize is how much a server has written to its standard output and error.
-type LogSize struct{ Lines, Bytes int64 }
-
-// LogSize returns how much the server has written since NewProc.
-func (p *Proc) LogSize() LogSize {
-	p.log.mu.Lock()
-	defer p.log.mu.Unlock()
-	return p.log.total
-}
-
 // lastLines keeps the last lines of the server's output for an error message.
 type lastLines struct {
 	mu     sync.Mutex // guards the fields below
 	lines  []string
 	keep   int
 	failed []string // the first lines that say that a request failed
-	total  LogSize
 }
 
 func newLastLines(keep int) *lastLines { return &lastLines{keep: keep} }
@@ -318,8 +307,6 @@ func (t *lastLines) add(line string) {
 	if strings.Contains(line, `"msg":"request failed"`) && len(t.failed) < t.keep {
 		t.failed = append(t.failed, line)
 	}
-	t.total.Lines += int64(strings.Count(line, "\n")) + 1
-	t.total.Bytes += int64(len(line)) + 1
 	if extra := len(t.lines) - t.keep; extra > 0 {
 		t.lines = slices.Delete(t.lines, 0, extra)
 	}
