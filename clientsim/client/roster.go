@@ -20,14 +20,9 @@ var ErrNoPackages = errors.New("clientsim: no KeyPackages to claim")
 
 // Claim fetches one KeyPackage of each device of the given accounts. After a lost answer, the key
 // makes the second request the same claim.
-func (p *Phone) Claim(ctx context.Context, convo string, dids []syntax.DID) ([][]byte, error) {
-	return p.ClaimWith(ctx, xrpc.ClaimCall(dids, p.Suite, convo, xrpc.NewKey()))
-}
-
-// ClaimWith fetches KeyPackages with a prepared call, so that a caller can repeat the same claim.
-func (p *Phone) ClaimWith(ctx context.Context, call xrpc.Call) (_ [][]byte, err error) {
+func (p *Phone) Claim(ctx context.Context, convo string, dids []syntax.DID) (_ [][]byte, err error) {
 	defer Catch(&err)
-	out := Must(p.ClaimAny(ctx, call))
+	out := Must(p.ClaimAny(ctx, xrpc.ClaimCall(dids, p.Suite, convo, xrpc.NewKey())))
 	packages := make([][]byte, len(out.KeyPackages))
 	for i := range out.KeyPackages {
 		packages[i] = out.KeyPackages[i].KeyPackage
