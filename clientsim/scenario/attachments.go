@@ -62,7 +62,7 @@ type uploads struct {
 	faults *testbed.FaultyTransport
 	serial atomic.Uint64
 
-	processing, resumed, retried, whole, failed, kills atomic.Int64
+	resumed, retried, whole, failed, kills atomic.Int64
 }
 
 // randomSize is mostly small: half below 64 KiB, and one in a hundred up to 50 MiB.
@@ -127,17 +127,15 @@ func (u *uploads) uploadAll(ctx context.Context, all []*upload) {
 
 // sum notes the results of the first phase. The store must have each upload once and whole.
 func (u *uploads) sum(ctx context.Context, all []*upload, took time.Duration) {
-	stored := Must(u.f.Uploads(ctx, ""))
+	stored := Must(u.f.Uploads(ctx))
 	var size int64
 	for _, d := range all {
 		size += d.size
 	}
 	u.w.Note("attachments: %d uploads (%d MiB) in %s, %d whole by hash, %d reported failed; %d kills, %d faults of the "+
-		"store, %d retries, %d resumed; "+
-		"%d answers RequestInProgress with processingStartedAt; %d completed by a higher fence than 1 (the highest: %d)",
+		"store, %d retries, %d resumed; %d completed by a second server",
 		len(all), size>>20, took.Round(time.Second), u.whole.Load(), u.failed.Load(), u.kills.Load(), u.bucket.Struck.Load(),
-		u.retried.Load(), u.resumed.Load(),
-		u.processing.Load(), stored.TakenOver, stored.HighestFence)
+		u.retried.Load(), u.resumed.Load(), stored.TakenOver)
 	if stored.Twice != 0 || u.whole.Load()+u.failed.Load() != int64(len(all)) {
 		u.w.Broken("%d contents are there twice; %d whole and %d failed of %d", stored.Twice, u.whole.Load(), u.failed.Load(),
 			len(all))
