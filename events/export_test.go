@@ -9,6 +9,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/pgpool"
 )
 
 // KeepEvents is how many of the newest events a hub remembers.
@@ -179,12 +181,12 @@ func (s *Signals) TakeMoves() (n int) {
 
 // PassWithoutConnection passes on what is due, over a connection that has ended.
 func (s *Signals) PassWithoutConnection(ctx context.Context) error {
-	l, err := newListener(ctx, s.cfg.DB, s.cfg.Log, `LISTEN mlsd_signals`)
+	l, err := pgpool.Listen(ctx, s.cfg.DB, s.cfg.Log, `LISTEN mlsd_signals`)
 	if err != nil {
 		return err
 	}
-	l.close(ctx)
-	return s.pass(ctx, l.conn, &passed{})
+	l.Close(ctx)
+	return s.pass(ctx, l.Conn, &passed{})
 }
 
 // Pack and Unpack are what makes payloads of NOTIFY, and reads them.

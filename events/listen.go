@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
 
@@ -25,22 +26,22 @@ func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
 }
 
 func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
-	l, err := newListener(ctx, h.cfg.DB, h.cfg.Log, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`)
+	l, err := pgpool.Listen(ctx, h.cfg.DB, h.cfg.Log, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`)
 	if err != nil {
 		return err
 	}
-	defer l.close(ctx)
+	defer l.Close(ctx)
 	h.Wake()
 	s.Wake()
 	for {
-		n, err := l.next(ctx, listenCheck)
+		n, err := l.Next(ctx, pgpool.ListenCheck)
 		switch {
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case n == nil:
-			if err := l.ping(ctx); err != nil {
+			if err := l.Ping(ctx); err != nil {
 				return err
 			}
 		case n.Channel == outboxChannel:

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"mlsd/internal/limit"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
 
@@ -127,11 +128,11 @@ func (s *Signals) Run(ctx context.Context) {
 // session passes signals on over one connection. It drops the signals that still wait when it ends,
 // because nobody wants to know who typed before an outage.
 func (s *Signals) session(ctx context.Context) error {
-	l, err := newListener(ctx, s.cfg.DB, s.cfg.Log, `LISTEN mlsd_signals`)
+	l, err := pgpool.Listen(ctx, s.cfg.DB, s.cfg.Log, `LISTEN mlsd_signals`)
 	if err != nil {
 		return err
 	}
-	defer l.close(ctx)
+	defer l.Close(ctx)
 	s.setOnline(true)
 	defer s.setOnline(false)
 	looking, stop := context.WithCancel(ctx)
@@ -142,7 +143,7 @@ func (s *Signals) session(ctx context.Context) error {
 	var last passed
 	for {
 		wait, interrupted := s.wait(ctx, last)
-		n, err := l.next(interrupted, wait)
+		n, err := l.Next(interrupted, wait)
 		switch {
 		case err != nil:
 			return err
@@ -150,12 +151,12 @@ func (s *Signals) session(ctx context.Context) error {
 			return ctx.Err()
 		case n != nil:
 			s.deliver(ctx, n.Payload)
-		case wait == listenCheck && interrupted.Err() == nil: // the connection was silent for listenCheck
-			if err := l.ping(ctx); err != nil {
+		case wait == pgpool.ListenCheck && interrupted.Err() == nil: // the connection was silent for pgpool.ListenCheck
+			if err := l.Ping(ctx); err != nil {
 				return err
 			}
 		}
-		if err := s.pass(ctx, l.conn, &last); err != nil {
+		if err := s.pass(ctx, l.Conn, &last); err != nil {
 			return err
 		}
 	}
@@ -184,7 +185,7 @@ func (s *Signals) wait(ctx context.Context, last passed) (time.Duration, context
 	defer s.mu.Unlock()
 	s.wake() // ends the context that the last call returned
 	s.interrupt = interrupt
-	wait, now := listenCheck, s.cfg.Now()
+	wait, now := pgpool.ListenCheck, s.cfg.Now()
 	if len(s.waiting) > 0 {
 		wait = min(wait, last.signals.Add(signalEvery).Sub(now))
 	}
