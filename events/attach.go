@@ -1,9 +1,11 @@
 package events
 
 import (
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 
 	"mlsd/events/outbox"
+	"mlsd/events/signals"
 )
 
 // addConvo adds a convo to a live subscription, if the subscription asked for the convo's events.
@@ -113,4 +115,64 @@ func (h *Hub) offerMissed(s *Subscription, missed []*Event) {
 			return
 		}
 	}
+}
+
+// Live implements signals.Hub.
+func (h *Hub) Live(convo uuid.UUID) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.byConvo[convo])
+}
+
+// LiveDIDs implements signals.Hub.
+func (h *Hub) LiveDIDs(convo uuid.UUID) (dids []syntax.DID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	here := h.byConvo[convo]
+	seen := make(map[syntax.DID]struct{}, len(here))
+	for s := range here {
+		if _, twice := seen[s.did]; !twice {
+			seen[s.did] = struct{}{}
+			dids = append(dids, s.did)
+		}
+	}
+	return dids
+}
+
+// OfferSignal implements signals.Hub. Subscriptions that get the same signal share its event.
+func (h *Hub) OfferSignal(convo uuid.UUID, of func(syntax.DID) *signals.Signal) (offered, behind int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	events := map[*signals.Signal]*Event{}
+	for s := range h.byConvo[convo] {
+		signal := of(s.did)
+		if signal == nil {
+			continue
+		}
+		e := events[signal]
+		if e == nil {
+			e = &Event{ConvoID: signal.ConvoID, Size: len(signal.Payload), Signal: signal}
+			events[signal] = e
+		}
+		if s.offerSignal(e) {
+			offered++
+		} else {
+			behind++
+		}
+	}
+	return offered, behind
+}
+
+// offerSignal puts a signal into the buffer, if at least half of the buffer is free. The caller
+// holds the hub's lock.
+func (s *Subscription) offerSignal(e *Event) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil || 2*(s.queued+e.cost()) > s.hub.cfg.Buffer {
+		return false
+	}
+	s.queue = append(s.queue, e)
+	s.queued += e.cost()
+	s.notify()
+	return true
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/events/outbox"
+	"mlsd/events/signals"
 	"mlsd/messages"
 )
 
@@ -56,7 +57,7 @@ type Event struct {
 
 	// Signal is set in an event that has no place in the stream and is not kept. In such an event,
 	// all other fields except ConvoID and Size are zero.
-	Signal *Signal
+	Signal *signals.Signal
 
 	day     time.Time  // the event's partition
 	of      generation // generation in which the event got its place

@@ -9,8 +9,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mlsd/internal/pgpool"
 )
 
 // KeepEvents is how many of the newest events a hub remembers.
@@ -129,71 +127,6 @@ func CursorText(c Cursor) string {
 	}
 	return generation{id: c.Generation}.position(c.Seq)
 }
-
-// Listening reports whether the node hears signals.
-func (s *Signals) Listening() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.online
-}
-
-// SetOnline makes the node take signals, which nobody passes on.
-func (s *Signals) SetOnline() { s.setOnline(true) }
-
-// SetHub makes the node deliver signals to another hub.
-func (s *Signals) SetHub(h *Hub) { s.cfg.Hub = h }
-
-// Deliver gives a signal to the subscriptions of this node, as if it had come from another.
-func (s *Signals) Deliver(ctx context.Context, signal Signal) {
-	payloads, _ := pack([]*Signal{&signal})
-	s.deliver(ctx, payloads[0])
-	for {
-		select {
-		case l := <-s.lookUps:
-			s.deliverMoves(ctx, l)
-		default:
-			return
-		}
-	}
-}
-
-// LookUpNext delivers the moved cursors that wait for a look-up first.
-func (s *Signals) LookUpNext(ctx context.Context) { s.deliverMoves(ctx, <-s.lookUps) }
-
-// Waiting is how many ciphertexts wait.
-func (s *Signals) Waiting() int { return len(s.waiting) }
-
-// Receive takes a signal with cursors as the listener does, and returns how many wait for look-ups.
-func (s *Signals) Receive(ctx context.Context, signal Signal) int {
-	payloads, _ := pack([]*Signal{&signal})
-	s.deliver(ctx, payloads[0])
-	return len(s.lookUps)
-}
-
-// TakeMoves passes on what moved cursors are due, and returns how many cursors these are.
-func (s *Signals) TakeMoves() (n int) {
-	s.dropOldMoves()
-	for _, signal := range s.takeMoves() {
-		n += len(signal.Moves)
-	}
-	return n
-}
-
-// PassWithoutConnection passes on what is due, over a connection that has ended.
-func (s *Signals) PassWithoutConnection(ctx context.Context) error {
-	l, err := pgpool.Listen(ctx, s.cfg.DB, s.cfg.Log, `LISTEN mlsd_signals`)
-	if err != nil {
-		return err
-	}
-	l.Close(ctx)
-	return s.pass(ctx, l.Conn, &passed{})
-}
-
-// Pack and Unpack are what makes payloads of NOTIFY, and reads them.
-var (
-	Pack   = pack
-	Unpack = unpack
-)
 
 // HoldTurn takes the turn to read of the subscriptions of did, until release is called.
 func (h *Hub) HoldTurn(did syntax.DID) (release func()) {

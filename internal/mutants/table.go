@@ -528,25 +528,25 @@ var mutants = []mutant{
 
 	// Signals
 	{"a signal reaches who has blocked its sender", "events.TestSignalsReachConnectedMembers", []edit{
-		{"events.Signals.deliverPayload", `if slices.Contains(signal.Hidden, did) {`, `if slices.Contains(signal.Hidden, did) && did == signal.Sender {`}}},
+		{"events/signals.Carrier.deliverPayload", `if slices.Contains(signal.Hidden, did) {`, `if slices.Contains(signal.Hidden, did) && did == signal.Sender {`}}},
 	{"signals fill the buffers", "events.TestSignalsLeaveSpaceForEvents", []edit{
 		{"events.Subscription.offerSignal", `2*(s.queued+e.cost()) > s.hub.cfg.Buffer`, `s.queued+e.cost() > s.hub.cfg.Buffer`}}},
-	{"a busy node delivers signals", "events.TestSignalsAreDroppedFirst", []edit{
-		{"events.Signals.deliver", `case s.cfg.Busy():`, `case subscriptions < 0:`}}},
+	{"a busy node delivers signals", "events/signals.TestSignalsAreDroppedFirst", []edit{
+		{"events/signals.Carrier.deliver", `case c.cfg.Busy():`, `case subscriptions < 0:`}}},
 	{"who shares no more is still seen", "TestViewersAfterWithdrawal", []edit{
 		{"people/consent.Viewers.See", `v.sharing[mover] && `, ``}}},
-	{"signals that were taken are lost silently", "events.TestSignalsThatCannotBePassedOn", []edit{
-		{"events.Signals.pass", `s.cfg.Metrics.SignalsDropped(DroppedOffline, lost)`, `_ = lost`}}},
-	{"one caller takes all signals", "events.TestOneCallerCannotTakeAllSignals", []edit{
-		{"events.Signals.take", `s.ofCaller.Take(signal.Sender, `, `s.ofCaller.Take(syntax.DID(signal.ConvoID.String()), `}}},
-	{"one convo takes all signals", "events.TestLimitsOfSignals", []edit{
-		{"events.Signals.take", `s.ofConvo.Take(signal.ConvoID, `, `s.ofConvo.Take(uuid.New(), `}}},
+	{"signals that were taken are lost silently", "events/signals.TestSignalsThatCannotBePassedOn", []edit{
+		{"events/signals.Carrier.pass", `c.cfg.Metrics.Dropped(DroppedOffline, lost)`, `_ = lost`}}},
+	{"one caller takes all signals", "events/signals.TestOneCallerCannotTakeAllSignals", []edit{
+		{"events/signals.Carrier.take", `c.ofCaller.Take(signal.Sender, `, `c.ofCaller.Take(syntax.DID(signal.ConvoID.String()), `}}},
+	{"one convo takes all signals", "events/signals.TestLimitsOfSignals", []edit{
+		{"events/signals.Carrier.take", `c.ofConvo.Take(signal.ConvoID, `, `c.ofConvo.Take(uuid.New(), `}}},
 	{"a former member signals", "TestRefusedSignals", []edit{
 		{"messages.AuthoriseSignal", `case left:`, `case left && closed:`}}},
 	{"a signal of another group", "TestRefusedSignals", []edit{
 		{"messages.AuthoriseSignal", `!bytes.Equal(group, s.GroupID)`, `len(group) == 0`}}},
-	{"a moved cursor goes back", "events.TestMovedCursors", []edit{
-		{"events.Signals.Moved", `max(m.Read, before.Read)`, `m.Read`}}},
+	{"a moved cursor goes back", "events/signals.TestMovedCursors", []edit{
+		{"events/signals.Carrier.Moved", `max(m.Read, before.Read)`, `m.Read`}}},
 
 	// KeyPackages
 	{"double-claim", "TestDoubleClaim", []edit{

@@ -1,4 +1,4 @@
-package events
+package signals
 
 import (
 	"context"
@@ -59,36 +59,44 @@ func DropReasons() []string {
 	return []string{DroppedBusy, DroppedRate, DroppedConvo, DroppedOffline, DroppedLong, DroppedBehind, DroppedFailed}
 }
 
-// SignalMetrics measures signals. Methods are safe for concurrent use.
-type SignalMetrics interface {
-	SignalsCarried(signals int)          // ciphertexts that this node has passed on
-	SignalsDropped(reason string, n int) // dropped signals, or subscriptions that missed a signal
-	SignalsDelivered(subscriptions int)  // subscriptions into whose buffers this node has put a signal
+// Metrics measures signals. Methods are safe for concurrent use.
+type Metrics interface {
+	Carried(signals int)          // ciphertexts that this node has passed on
+	Dropped(reason string, n int) // dropped signals, or subscriptions that missed a signal
+	Delivered(subscriptions int)  // subscriptions into whose buffers this node has put a signal
+}
+
+// Hub has the live subscriptions of this node. *events.Hub implements it.
+type Hub interface {
+	// Live returns the number of live subscriptions that members of a convo have here.
+	Live(convo uuid.UUID) int
+	// LiveDIDs returns the members of a convo that have live subscriptions here.
+	LiveDIDs(convo uuid.UUID) []syntax.DID
+	// OfferSignal offers a signal to each live subscription of a convo. of returns the signal for a
+	// person, or nil. offered is the number of subscriptions that took a signal. behind is the
+	// number of subscriptions that did not take it, because their buffers are more than half full.
+	OfferSignal(convo uuid.UUID, of func(syntax.DID) *Signal) (offered, behind int)
 }
 
 // Viewers looks up which viewers see the cursors of which movers in a convo.
 type Viewers func(ctx context.Context, convo uuid.UUID, movers,
 	viewers []syntax.DID) (see func(viewer, mover syntax.DID) bool, err error)
 
-// SignalsConfig configures Signals.
-type SignalsConfig struct {
+// Config configures a Carrier.
+type Config struct {
 	DB      *pgxpool.Pool
-	Hub     *Hub
+	Hub     Hub
 	Log     *slog.Logger
-	Metrics SignalMetrics
+	Metrics Metrics
 	Viewers Viewers
 	Busy    func() bool      // reports whether the node is so busy that it drops signals
 	Now     func() time.Time // nil means time.Now
 }
 
-// Signals passes signals on to the members who are connected, on all nodes. A signal travels in a
-// NOTIFY, on a connection of its own. A NOTIFY takes a lock of the whole database when its
-// transaction commits, so it must never be in the transaction of a message. No content of a signal
-// is written to a table, a WAL or a log.
-//
-// Signals are safe for concurrent use. Run must run on every node.
-type Signals struct {
-	cfg      SignalsConfig
+// Carrier passes signals on to the members who are connected, on all nodes. It is safe for
+// concurrent use. Run must run on every node.
+type Carrier struct {
+	cfg      Config
 	taken    *rate.Limiter // ciphertexts from callers
 	offers   *rate.Limiter // offers to subscriptions
 	ofConvo  *limit.Buckets[uuid.UUID]
@@ -103,12 +111,12 @@ type Signals struct {
 	interrupt func() // ends the wait for a notification; nil if Run does not wait
 }
 
-// NewSignals returns Signals.
-func NewSignals(c SignalsConfig) *Signals {
+// NewCarrier returns a carrier.
+func NewCarrier(c Config) *Carrier {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Signals{
+	return &Carrier{
 		cfg: c, taken: rate.NewLimiter(signalsOfNode, signalsBurst), offers: rate.NewLimiter(offersOfNode, offersOfNode),
 		ofCaller: limit.NewBuckets[syntax.DID](limitsKept, c.Now), ofConvo: limit.NewBuckets[uuid.UUID](limitsKept, c.Now),
 		moved: map[uuid.UUID]*convoMoves{}, lookUps: make(chan lookUp, lookUpsWaiting),
@@ -116,10 +124,10 @@ func NewSignals(c SignalsConfig) *Signals {
 }
 
 // Run listens for signals of all nodes and passes on the signals of this node, until ctx ends.
-func (s *Signals) Run(ctx context.Context) {
+func (c *Carrier) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := s.session(ctx); err != nil && ctx.Err() == nil {
-			s.cfg.Log.WarnContext(ctx, "signals are not passed on", "error", err)
+		if err := c.session(ctx); err != nil && ctx.Err() == nil {
+			c.cfg.Log.WarnContext(ctx, "signals are not passed on", "error", err)
 		}
 		worker.Pause(ctx, signalReconnect)
 	}
@@ -127,22 +135,22 @@ func (s *Signals) Run(ctx context.Context) {
 
 // session passes signals on over one connection. It drops the signals that still wait when it ends,
 // because nobody wants to know who typed before an outage.
-func (s *Signals) session(ctx context.Context) error {
-	l, err := pgpool.Listen(ctx, s.cfg.DB, s.cfg.Log, `LISTEN mlsd_signals`)
+func (c *Carrier) session(ctx context.Context) error {
+	l, err := pgpool.Listen(ctx, c.cfg.DB, c.cfg.Log, `LISTEN mlsd_signals`)
 	if err != nil {
 		return err
 	}
 	defer l.Close(ctx)
-	s.setOnline(true)
-	defer s.setOnline(false)
+	c.setOnline(true)
+	defer c.setOnline(false)
 	looking, stop := context.WithCancel(ctx)
 	var looks sync.WaitGroup
-	looks.Go(func() { s.runLookUps(looking) })
+	looks.Go(func() { c.runLookUps(looking) })
 	defer looks.Wait()
 	defer stop()
 	var last passed
 	for {
-		wait, interrupted := s.wait(ctx, last)
+		wait, interrupted := c.wait(ctx, last)
 		n, err := l.Next(interrupted, wait)
 		switch {
 		case err != nil:
@@ -150,13 +158,13 @@ func (s *Signals) session(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case n != nil:
-			s.deliver(ctx, n.Payload)
+			c.deliver(ctx, n.Payload)
 		case wait == pgpool.ListenCheck && interrupted.Err() == nil: // the connection was silent for pgpool.ListenCheck
 			if err := l.Ping(ctx); err != nil {
 				return err
 			}
 		}
-		if err := s.pass(ctx, l.Conn, &last); err != nil {
+		if err := c.pass(ctx, l.Conn, &last); err != nil {
 			return err
 		}
 	}
@@ -165,31 +173,31 @@ func (s *Signals) session(ctx context.Context) error {
 // passed is when Run last passed signals on, and moved cursors.
 type passed struct{ signals, moves time.Time }
 
-func (s *Signals) setOnline(online bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.online = online
+func (c *Carrier) setOnline(online bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.online = online
 	if !online {
-		if n := len(s.waiting); n > 0 {
-			s.cfg.Metrics.SignalsDropped(DroppedOffline, n)
+		if n := len(c.waiting); n > 0 {
+			c.cfg.Metrics.Dropped(DroppedOffline, n)
 		}
-		s.waiting = nil
+		c.waiting = nil
 	}
 }
 
 // wait returns how long Run can wait for a notification. The returned context ends earlier if there
 // is something to pass on.
-func (s *Signals) wait(ctx context.Context, last passed) (time.Duration, context.Context) {
+func (c *Carrier) wait(ctx context.Context, last passed) (time.Duration, context.Context) {
 	interrupted, interrupt := context.WithCancel(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.wake() // ends the context that the last call returned
-	s.interrupt = interrupt
-	wait, now := pgpool.ListenCheck, s.cfg.Now()
-	if len(s.waiting) > 0 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wake() // ends the context that the last call returned
+	c.interrupt = interrupt
+	wait, now := pgpool.ListenCheck, c.cfg.Now()
+	if len(c.waiting) > 0 {
 		wait = min(wait, last.signals.Add(signalEvery).Sub(now))
 	}
-	if s.movers > 0 {
+	if c.movers > 0 {
 		wait = min(wait, last.moves.Add(movesEvery).Sub(now))
 	}
 	return wait, interrupted

@@ -1,4 +1,4 @@
-package events
+package signals
 
 import (
 	"context"
@@ -11,55 +11,55 @@ import (
 )
 
 // pass passes on the signals that are due. A busy node keeps moved cursors back for some seconds.
-func (s *Signals) pass(ctx context.Context, conn *pgx.Conn, last *passed) error {
-	now := s.cfg.Now()
+func (c *Carrier) pass(ctx context.Context, conn *pgx.Conn, last *passed) error {
+	now := c.cfg.Now()
 	var signals, moves []*Signal
 	if !now.Before(last.signals.Add(signalEvery)) {
-		if signals = s.takeWaiting(); len(signals) > 0 {
+		if signals = c.takeWaiting(); len(signals) > 0 {
 			last.signals = now
 		}
 	}
 	if !now.Before(last.moves.Add(movesEvery)) {
-		s.dropOldMoves()
-		busy := s.cfg.Busy()
+		c.dropOldMoves()
+		busy := c.cfg.Busy()
 		if !busy {
-			moves = s.takeMoves()
+			moves = c.takeMoves()
 		}
 		if busy || len(moves) > 0 {
 			last.moves = now
 		}
 	}
-	if err := s.notify(ctx, conn, slices.Concat(signals, moves)); err != nil {
+	if err := c.notify(ctx, conn, slices.Concat(signals, moves)); err != nil {
 		lost := len(signals)
 		for _, signal := range moves {
 			lost += len(signal.Moves)
 		}
-		s.cfg.Metrics.SignalsDropped(DroppedOffline, lost)
+		c.cfg.Metrics.Dropped(DroppedOffline, lost)
 		return err
 	}
-	s.cfg.Metrics.SignalsCarried(len(signals))
+	c.cfg.Metrics.Carried(len(signals))
 	return nil
 }
 
 // takeWaiting takes the ciphertexts that wait.
-func (s *Signals) takeWaiting() (out []*Signal) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out, s.waiting = s.waiting, nil
+func (c *Carrier) takeWaiting() (out []*Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out, c.waiting = c.waiting, nil
 	return out
 }
 
 // takeMoves takes moved cursors. If many convos have moved cursors, it takes only some of the
 // convos.
-func (s *Signals) takeMoves() (out []*Signal) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for convo, moves := range s.moved {
+func (c *Carrier) takeMoves() (out []*Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for convo, moves := range c.moved {
 		for part := range slices.Chunk(slices.Collect(maps.Values(moves.of)), movesOfSignal) {
 			out = append(out, &Signal{ConvoID: convo, Moves: part})
 		}
-		s.movers -= len(moves.of)
-		delete(s.moved, convo)
+		c.movers -= len(moves.of)
+		delete(c.moved, convo)
 		if len(out) >= signalsOfMoves {
 			break
 		}
@@ -68,23 +68,23 @@ func (s *Signals) takeMoves() (out []*Signal) {
 }
 
 // dropOldMoves drops moved cursors that have waited too long, because the node was busy.
-func (s *Signals) dropOldMoves() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for convo, moves := range s.moved {
-		if s.cfg.Now().Sub(moves.since) >= movesLive {
-			s.cfg.Metrics.SignalsDropped(DroppedBusy, len(moves.of))
-			s.movers -= len(moves.of)
-			delete(s.moved, convo)
+func (c *Carrier) dropOldMoves() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for convo, moves := range c.moved {
+		if c.cfg.Now().Sub(moves.since) >= movesLive {
+			c.cfg.Metrics.Dropped(DroppedBusy, len(moves.of))
+			c.movers -= len(moves.of)
+			delete(c.moved, convo)
 		}
 	}
 }
 
 // notify passes signals on to all nodes, including this node.
-func (s *Signals) notify(ctx context.Context, conn *pgx.Conn, signals []*Signal) error {
+func (c *Carrier) notify(ctx context.Context, conn *pgx.Conn, signals []*Signal) error {
 	payloads, tooLong := pack(signals)
 	if tooLong > 0 {
-		s.cfg.Metrics.SignalsDropped(DroppedLong, tooLong)
+		c.cfg.Metrics.Dropped(DroppedLong, tooLong)
 	}
 	if len(payloads) == 0 {
 		return nil

@@ -1,4 +1,10 @@
-package events
+// Package signals passes signals on between connected members: who types, and whose cursor has moved.
+//
+// A signal travels to all nodes in a NOTIFY, on a connection of its own. Each node offers it to the
+// live subscriptions of its hub. A NOTIFY takes a lock of the whole database when its transaction
+// commits, so it must never be in the transaction of a message. No content of a signal is written to
+// a table, a WAL or a log. Nothing is repeated: a signal over a bound is dropped, and counted.
+package signals
 
 import (
 	"encoding/json"
@@ -38,11 +44,6 @@ func (s *Signal) movers() []syntax.DID {
 		dids[i] = m.DID
 	}
 	return dids
-}
-
-// event makes an event from the signal.
-func (s *Signal) event() *Event {
-	return &Event{ConvoID: s.ConvoID, Size: len(s.Payload), Signal: s}
 }
 
 // noticeBytes is the longest payload of a NOTIFY: PostgreSQL takes less than 8,000 bytes.
