@@ -3,15 +3,17 @@ package signals
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/time/rate"
 
-	"mlsd/internal/limit"
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
@@ -19,45 +21,12 @@ import (
 // signalsChannel is the channel of NOTIFY on which signals travel between nodes.
 const signalsChannel = "mlsd_signals"
 
-// Bounds of signals. Signals over a bound are dropped and counted by reason.
 const (
-	signalsOfNode   = 200    // ciphertexts a second that a node accepts from its callers
-	signalsBurst    = 100    // ciphertexts at once
-	limitsKept      = 10_000 // callers and convos whose rate a node remembers
 	offersOfNode    = 20_000 // signals a second that a node offers to subscriptions, counted once for each subscription
 	lookUpsWaiting  = 100    // signals with cursors that wait until the node has looked up who sees them
-	signalsWaiting  = 200    // signals that a node has accepted and not passed on yet
-	signalEvery     = 20 * time.Millisecond
-	movesEvery      = time.Second      // how often a node passes moved cursors on
-	movesWaiting    = 10_000           // moved cursors that wait to be passed on
-	movesLive       = 10 * time.Second // how long a moved cursor waits before it is dropped
-	movesOfSignal   = 20               // cursors in one signal; with the longest DIDs they still fit into a NOTIFY
-	signalsOfMoves  = 100              // signals with cursors that are passed on at the same time
 	signalTimeout   = 2 * time.Second
 	signalReconnect = time.Second
 )
-
-// How many ciphertexts a node accepts for one convo, and from one caller.
-var (
-	signalsOfConvo  = limit.Rate{PerSecond: 10, Burst: 20}
-	signalsOfCaller = limit.Rate{PerSecond: 20, Burst: 40}
-)
-
-// Reasons why a signal is dropped, or a subscription does not get it.
-const (
-	DroppedBusy    = "busy"    // the node is busy, and messages come first
-	DroppedRate    = "rate"    // the node accepts no more now, or no more from the caller
-	DroppedConvo   = "convo"   // the node accepts no more for the convo
-	DroppedOffline = "offline" // the node cannot reach the others
-	DroppedLong    = "long"    // the signal does not fit into a NOTIFY
-	DroppedBehind  = "behind"  // a subscription's buffer is more than half full
-	DroppedFailed  = "failed"  // the node could not look up who sees a cursor
-)
-
-// DropReasons returns all reasons.
-func DropReasons() []string {
-	return []string{DroppedBusy, DroppedRate, DroppedConvo, DroppedOffline, DroppedLong, DroppedBehind, DroppedFailed}
-}
 
 // Metrics measures signals. Methods are safe for concurrent use.
 type Metrics interface {
@@ -96,19 +65,16 @@ type Config struct {
 // Carrier passes signals on to the members who are connected, on all nodes. It is safe for
 // concurrent use. Run must run on every node.
 type Carrier struct {
-	cfg      Config
-	taken    *rate.Limiter // ciphertexts from callers
-	offers   *rate.Limiter // offers to subscriptions
-	ofConvo  *limit.Buckets[uuid.UUID]
-	ofCaller *limit.Buckets[syntax.DID]
-	lookUps  chan lookUp // look-ups for moved cursors, because the listener must not wait for the database
+	cfg     Config
+	queue   *queue
+	offers  *rate.Limiter // offers to subscriptions
+	lookUps chan lookUp   // look-ups for moved cursors, because the listener must not wait for the database
+}
 
-	mu        sync.Mutex // guards the fields below
-	online    bool       // Run is listening
-	waiting   []*Signal
-	moved     map[uuid.UUID]*convoMoves
-	movers    int    // number of movers in moved
-	interrupt func() // ends the wait for a notification; nil if Run does not wait
+// lookUp is a signal with cursors. The node must look up who sees these cursors.
+type lookUp struct {
+	signal        *Signal
+	subscriptions int // subscriptions of the members who are connected here
 }
 
 // NewCarrier returns a carrier.
@@ -117,11 +83,33 @@ func NewCarrier(c Config) *Carrier {
 		c.Now = time.Now
 	}
 	return &Carrier{
-		cfg: c, taken: rate.NewLimiter(signalsOfNode, signalsBurst), offers: rate.NewLimiter(offersOfNode, offersOfNode),
-		ofCaller: limit.NewBuckets[syntax.DID](limitsKept, c.Now), ofConvo: limit.NewBuckets[uuid.UUID](limitsKept, c.Now),
-		moved: map[uuid.UUID]*convoMoves{}, lookUps: make(chan lookUp, lookUpsWaiting),
+		cfg: c, queue: newQueue(c.Now, c.Metrics.Dropped), offers: rate.NewLimiter(offersOfNode, offersOfNode),
+		lookUps: make(chan lookUp, lookUpsWaiting),
 	}
 }
+
+// Busy reports whether the node drops signals now. If it does, Busy counts one dropped signal. A
+// caller asks Busy before it does any work for a signal.
+func (c *Carrier) Busy() bool {
+	if !c.cfg.Busy() {
+		return false
+	}
+	c.cfg.Metrics.Dropped(DroppedBusy, 1)
+	return true
+}
+
+// Send passes on a ciphertext that its sender may send. It returns false if this node drops the
+// ciphertext. It does not block.
+func (c *Carrier) Send(signal Signal) bool {
+	reason := c.queue.take(&signal)
+	if reason != "" {
+		c.cfg.Metrics.Dropped(reason, 1)
+	}
+	return reason == ""
+}
+
+// Moved tells the members who may see a cursor that the cursor has moved. It does not block.
+func (c *Carrier) Moved(convo uuid.UUID, m Move) { c.queue.move(convo, m) }
 
 // Run listens for signals of all nodes and passes on the signals of this node, until ctx ends.
 func (c *Carrier) Run(ctx context.Context) {
@@ -141,8 +129,8 @@ func (c *Carrier) session(ctx context.Context) error {
 		return err
 	}
 	defer l.Close(ctx)
-	c.setOnline(true)
-	defer c.setOnline(false)
+	c.queue.setOnline(true)
+	defer c.queue.setOnline(false)
 	looking, stop := context.WithCancel(ctx)
 	var looks sync.WaitGroup
 	looks.Go(func() { c.runLookUps(looking) })
@@ -150,7 +138,7 @@ func (c *Carrier) session(ctx context.Context) error {
 	defer stop()
 	var last passed
 	for {
-		wait, interrupted := c.wait(ctx, last)
+		wait, interrupted := c.queue.wait(ctx, last)
 		n, err := l.Next(interrupted, wait)
 		switch {
 		case err != nil:
@@ -159,7 +147,7 @@ func (c *Carrier) session(ctx context.Context) error {
 			return ctx.Err()
 		case n != nil:
 			c.deliver(ctx, n.Payload)
-		case wait == pgpool.ListenCheck && interrupted.Err() == nil: // the connection was silent for pgpool.ListenCheck
+		case wait == pgpool.ListenCheck && interrupted.Err() == nil: // the connection was silent
 			if err := l.Ping(ctx); err != nil {
 				return err
 			}
@@ -170,35 +158,147 @@ func (c *Carrier) session(ctx context.Context) error {
 	}
 }
 
-// passed is when Run last passed signals on, and moved cursors.
-type passed struct{ signals, moves time.Time }
-
-func (c *Carrier) setOnline(online bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.online = online
-	if !online {
-		if n := len(c.waiting); n > 0 {
-			c.cfg.Metrics.Dropped(DroppedOffline, n)
+// pass passes on the signals that are due. A busy node keeps moved cursors back for some seconds.
+func (c *Carrier) pass(ctx context.Context, conn *pgx.Conn, last *passed) error {
+	now := c.cfg.Now()
+	var signals, moves []*Signal
+	if !now.Before(last.signals.Add(signalEvery)) {
+		if signals = c.queue.takeWaiting(); len(signals) > 0 {
+			last.signals = now
 		}
-		c.waiting = nil
+	}
+	if !now.Before(last.moves.Add(movesEvery)) {
+		c.queue.dropOldMoves()
+		busy := c.cfg.Busy()
+		if !busy {
+			moves = c.queue.takeMoves()
+		}
+		if busy || len(moves) > 0 {
+			last.moves = now
+		}
+	}
+	if err := c.notify(ctx, conn, slices.Concat(signals, moves)); err != nil {
+		lost := len(signals)
+		for _, signal := range moves {
+			lost += len(signal.Moves)
+		}
+		c.cfg.Metrics.Dropped(DroppedOffline, lost)
+		return err
+	}
+	c.cfg.Metrics.Carried(len(signals))
+	return nil
+}
+
+// notify passes signals on to all nodes, including this node.
+func (c *Carrier) notify(ctx context.Context, conn *pgx.Conn, signals []*Signal) error {
+	payloads, tooLong := pack(signals)
+	if tooLong > 0 {
+		c.cfg.Metrics.Dropped(DroppedLong, tooLong)
+	}
+	if len(payloads) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
+	defer cancel()
+	_, err := conn.Exec(ctx, `SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload`, signalsChannel,
+		payloads)
+	return errs.Wrap(err, "notify")
+}
+
+// deliver gives the signals of a notification to the subscriptions of this node.
+func (c *Carrier) deliver(ctx context.Context, payload string) {
+	signals, err := unpack(payload)
+	if err != nil {
+		c.cfg.Log.ErrorContext(ctx, "a signal cannot be read", "error", err)
+		return
+	}
+	for _, signal := range signals {
+		subscriptions := c.cfg.Hub.Live(signal.ConvoID)
+		switch {
+		case subscriptions == 0:
+		case c.cfg.Busy():
+			c.cfg.Metrics.Dropped(DroppedBusy, subscriptions)
+		case !c.offers.AllowN(c.cfg.Now(), min(subscriptions, offersOfNode)):
+			c.cfg.Metrics.Dropped(DroppedRate, subscriptions)
+		case len(signal.Moves) > 0:
+			select {
+			case c.lookUps <- lookUp{signal, subscriptions}:
+			default:
+				c.cfg.Metrics.Dropped(DroppedRate, subscriptions)
+			}
+		default:
+			c.deliverPayload(signal)
+		}
 	}
 }
 
-// wait returns how long Run can wait for a notification. The returned context ends earlier if there
-// is something to pass on.
-func (c *Carrier) wait(ctx context.Context, last passed) (time.Duration, context.Context) {
-	interrupted, interrupt := context.WithCancel(ctx)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.wake() // ends the context that the last call returned
-	c.interrupt = interrupt
-	wait, now := pgpool.ListenCheck, c.cfg.Now()
-	if len(c.waiting) > 0 {
-		wait = min(wait, last.signals.Add(signalEvery).Sub(now))
+// deliverPayload gives a ciphertext to all members who are connected here, except members who have
+// blocked its sender.
+func (c *Carrier) deliverPayload(signal *Signal) {
+	c.count(c.cfg.Hub.OfferSignal(signal.ConvoID, func(did syntax.DID) *Signal {
+		if slices.Contains(signal.Hidden, did) {
+			return nil
+		}
+		return signal
+	}))
+}
+
+// runLookUps delivers moved cursors until ctx ends.
+func (c *Carrier) runLookUps(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			c.dropLookUps()
+			return
+		case l := <-c.lookUps:
+			c.deliverMoves(ctx, l)
+		}
 	}
-	if c.movers > 0 {
-		wait = min(wait, last.moves.Add(movesEvery).Sub(now))
+}
+
+// dropLookUps drops the signals that wait for a look-up.
+func (c *Carrier) dropLookUps() {
+	for {
+		select {
+		case l := <-c.lookUps:
+			c.cfg.Metrics.Dropped(DroppedFailed, l.subscriptions)
+		default:
+			return
+		}
 	}
-	return wait, interrupted
+}
+
+// deliverMoves gives moved cursors to the people who see them. If a look-up fails, it also drops
+// the signals that wait for a look-up, because the database is busy.
+func (c *Carrier) deliverMoves(ctx context.Context, l lookUp) {
+	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
+	defer cancel()
+	viewers := c.cfg.Hub.LiveDIDs(l.signal.ConvoID)
+	see, err := c.cfg.Viewers(ctx, l.signal.ConvoID, l.signal.movers(), viewers)
+	if err != nil {
+		c.cfg.Log.WarnContext(ctx, "it could not be looked up who sees cursors", "error", err)
+		c.cfg.Metrics.Dropped(DroppedFailed, l.subscriptions)
+		c.dropLookUps()
+		return
+	}
+	// Usually, every viewer sees all of the cursors. Such viewers share one signal, and its event.
+	seen := map[syntax.DID]*Signal{}
+	for _, viewer := range viewers {
+		moves := slices.DeleteFunc(slices.Clone(l.signal.Moves), func(m Move) bool { return !see(viewer, m.DID) })
+		switch len(moves) {
+		case 0:
+		case len(l.signal.Moves):
+			seen[viewer] = l.signal
+		default:
+			seen[viewer] = &Signal{ConvoID: l.signal.ConvoID, Moves: moves}
+		}
+	}
+	c.count(c.cfg.Hub.OfferSignal(l.signal.ConvoID, func(did syntax.DID) *Signal { return seen[did] }))
+}
+
+func (c *Carrier) count(offered, behind int) {
+	c.cfg.Metrics.Delivered(offered)
+	if behind > 0 {
+		c.cfg.Metrics.Dropped(DroppedBehind, behind)
+	}
 }

@@ -8,13 +8,13 @@ import (
 
 // Listening reports whether the node hears signals.
 func (c *Carrier) Listening() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.online
+	c.queue.mu.Lock()
+	defer c.queue.mu.Unlock()
+	return c.queue.online
 }
 
 // SetOnline makes the node take signals, which nobody passes on.
-func (c *Carrier) SetOnline() { c.setOnline(true) }
+func (c *Carrier) SetOnline() { c.queue.setOnline(true) }
 
 // Deliver gives a signal to the subscriptions of this node, as if it had come from another.
 func (c *Carrier) Deliver(ctx context.Context, signal Signal) {
@@ -34,7 +34,7 @@ func (c *Carrier) Deliver(ctx context.Context, signal Signal) {
 func (c *Carrier) LookUpNext(ctx context.Context) { c.deliverMoves(ctx, <-c.lookUps) }
 
 // Waiting is how many ciphertexts wait.
-func (c *Carrier) Waiting() int { return len(c.waiting) }
+func (c *Carrier) Waiting() int { return len(c.queue.waiting) }
 
 // Receive takes a signal with cursors as the listener does, and returns how many wait for look-ups.
 func (c *Carrier) Receive(ctx context.Context, signal Signal) int {
@@ -45,8 +45,8 @@ func (c *Carrier) Receive(ctx context.Context, signal Signal) int {
 
 // TakeMoves passes on what moved cursors are due, and returns how many cursors these are.
 func (c *Carrier) TakeMoves() (n int) {
-	c.dropOldMoves()
-	for _, signal := range c.takeMoves() {
+	c.queue.dropOldMoves()
+	for _, signal := range c.queue.takeMoves() {
 		n += len(signal.Moves)
 	}
 	return n

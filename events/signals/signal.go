@@ -37,6 +37,22 @@ type Move struct {
 	Delivered int64      `json:"delivered"`
 }
 
+// Reasons why a signal is dropped, or a subscription does not get it.
+const (
+	DroppedBusy    = "busy"    // the node is busy, and messages come first
+	DroppedRate    = "rate"    // the node accepts no more now, or no more from the caller
+	DroppedConvo   = "convo"   // the node accepts no more for the convo
+	DroppedOffline = "offline" // the node cannot reach the others
+	DroppedLong    = "long"    // the signal does not fit into a NOTIFY
+	DroppedBehind  = "behind"  // a subscription's buffer is more than half full
+	DroppedFailed  = "failed"  // the node could not look up who sees a cursor
+)
+
+// DropReasons returns all reasons.
+func DropReasons() []string {
+	return []string{DroppedBusy, DroppedRate, DroppedConvo, DroppedOffline, DroppedLong, DroppedBehind, DroppedFailed}
+}
+
 // movers are the people whose cursors have moved.
 func (s *Signal) movers() []syntax.DID {
 	dids := make([]syntax.DID, len(s.Moves))

@@ -538,15 +538,15 @@ var mutants = []mutant{
 	{"signals that were taken are lost silently", "events/signals.TestSignalsThatCannotBePassedOn", []edit{
 		{"events/signals.Carrier.pass", `c.cfg.Metrics.Dropped(DroppedOffline, lost)`, `_ = lost`}}},
 	{"one caller takes all signals", "events/signals.TestOneCallerCannotTakeAllSignals", []edit{
-		{"events/signals.Carrier.take", `c.ofCaller.Take(signal.Sender, `, `c.ofCaller.Take(syntax.DID(signal.ConvoID.String()), `}}},
+		{"events/signals.queue.take", `q.ofCaller.Take(signal.Sender, `, `q.ofCaller.Take(syntax.DID(signal.ConvoID.String()), `}}},
 	{"one convo takes all signals", "events/signals.TestLimitsOfSignals", []edit{
-		{"events/signals.Carrier.take", `c.ofConvo.Take(signal.ConvoID, `, `c.ofConvo.Take(uuid.New(), `}}},
+		{"events/signals.queue.take", `q.ofConvo.Take(signal.ConvoID, `, `q.ofConvo.Take(uuid.New(), `}}},
 	{"a former member signals", "TestRefusedSignals", []edit{
 		{"messages.AuthoriseSignal", `case left:`, `case left && closed:`}}},
 	{"a signal of another group", "TestRefusedSignals", []edit{
 		{"messages.AuthoriseSignal", `!bytes.Equal(group, s.GroupID)`, `len(group) == 0`}}},
 	{"a moved cursor goes back", "events/signals.TestMovedCursors", []edit{
-		{"events/signals.Carrier.Moved", `max(m.Read, before.Read)`, `m.Read`}}},
+		{"events/signals.queue.move", `max(m.Read, before.Read)`, `m.Read`}}},
 
 	// KeyPackages
 	{"double-claim", "TestDoubleClaim", []edit{
