@@ -15,7 +15,7 @@ import (
 const KeepEvents = keepEvents
 
 // Ahead adds d to the sequencer's clock, and makes it maintain its partitions in the next round.
-func (s *Sequencer) Ahead(d time.Duration) { s.ahead, s.maintainDue = d, time.Time{} }
+func (s *Sequencer) Ahead(d time.Duration) { s.partitions.ahead, s.maintainDue = d, time.Time{} }
 
 // Round does one round of the sequencer.
 func (s *Sequencer) Round(ctx context.Context) (bool, error) {

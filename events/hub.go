@@ -3,6 +3,7 @@ package events
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -103,7 +104,7 @@ func NewHub(c HubConfig) *Hub {
 		large:  semaphore.NewWeighted(c.Large), ofDID: max(c.Large/largeShare, minShare),
 	}
 	h.closing, h.close = context.WithCancel(context.Background())
-	c.Presence.hub = h
+	c.Presence.head = h.Head
 	return h
 }
 
@@ -121,6 +122,25 @@ func (h *Hub) End(did syntax.DID, why error) {
 	for _, s := range h.byDID[did] {
 		s.mu.Lock()
 		s.fail(why)
+		s.mu.Unlock()
+	}
+}
+
+// endDevice ends the subscriptions of this node that a revocation names.
+func (h *Hub) endDevice(payload string) {
+	var r revocation
+	if err := json.Unmarshal([]byte(payload), &r); err != nil {
+		h.cfg.Log.Error("a revocation cannot be read", "error", err)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.byDID[r.DID] {
+		if s.named != r.DeviceID {
+			continue
+		}
+		s.mu.Lock()
+		s.fail(ErrClosing)
 		s.mu.Unlock()
 	}
 }

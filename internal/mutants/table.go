@@ -852,7 +852,7 @@ var mutants = []mutant{
 		{"events.Sequencer.step", `return 0, errWentBack`, ``},
 		{"events.Sequencer.adopt", `now.head < s.head || !elected`, `!elected`}}},
 	{"the floor does not wait for low ids", "events.TestFloorWaitsForLowIDs", []edit{
-		{"events.Sequencer.seekFloor", `len(f.writers) == 0`, `true`}}},
+		{"events.floor.seek", `len(f.writers) == 0`, `true`}}},
 	{"a step tells no other node", "events.TestStepNotifiesOtherNodes", []edit{
 		{"events.Sequencer.step", `WHERE id <> $7`, `WHERE id = $7`}}},
 	{"a proposal loses its place", "messages.TestSharedRows", []edit{
