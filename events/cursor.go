@@ -6,8 +6,12 @@ import (
 	"strconv"
 )
 
-// ErrInvalidCursor says that a text is no cursor.
-var ErrInvalidCursor = errors.New("this is no cursor of the stream")
+// Errors about cursors. ErrFutureCursor keeps a subscription from beginning.
+var (
+	ErrInvalidCursor = errors.New("this is no cursor of the stream")
+	ErrFutureCursor  = errors.New("the cursor is ahead of the stream; connect without one, and read the convos " +
+		"with getConvos")
+)
 
 // byNumber is the Generation of a Cursor that has the form of a number.
 const byNumber = -1

@@ -35,8 +35,6 @@ import (
 
 // Errors that end a subscription, or keep it from beginning.
 var (
-	ErrFutureCursor = errors.New("the cursor is ahead of the stream; connect without one, and read the convos " +
-		"with getConvos")
 	ErrConsumerTooSlow = errors.New("the events come faster than they are read; connect again at the last cursor")
 	ErrTooMany         = errors.New("there are too many subscriptions; close one, then connect again")
 	ErrReplaced        = errors.New("a newer subscription has taken its place")

@@ -82,7 +82,7 @@ func (h *Hub) Forget(t testing.TB, part int) {
 func WindowAfter(n int) int64 {
 	c := &catchUp{window: firstWindow}
 	for range n {
-		c.move(nil, c.position, false)
+		c.move(nil, c.place, false)
 	}
 	return c.window
 }
@@ -104,11 +104,11 @@ func (s *Subscription) Live() bool {
 	return s.live
 }
 
-// Position is the place up to which a subscription that is not live has its events.
-func (s *Subscription) Position() int64 {
+// Place is the place up to which a subscription that is not live has its events.
+func (s *Subscription) Place() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.position
+	return s.place
 }
 
 // SetClock sets the clock by which readers are behind.

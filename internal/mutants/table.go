@@ -334,7 +334,7 @@ var mutants = []mutant{
 	{"a request is pushed (Welcome)", "TestRequestUntilAccepted", []edit{
 		{"welcome.Add", `if !r.Request {`, `if true {`}}},
 	{"others see the mark of a request", "TestStreamsMarkRequests", []edit{
-		{"events.Subscription.Request", `mine := e.DID == s.did && (`, `mine := e.DID != "" && (`}}},
+		{"events.requests.marks", `mine := e.DID == did && (`, `mine := e.DID != "" && (`}}},
 
 	// The database
 	{"an empty parameter is NULL", "internal/pgpool.TestParameters", []edit{
@@ -530,7 +530,7 @@ var mutants = []mutant{
 	{"a signal reaches who has blocked its sender", "events.TestSignalsReachConnectedMembers", []edit{
 		{"events/signals.Carrier.deliverPayload", `if slices.Contains(signal.Hidden, did) {`, `if slices.Contains(signal.Hidden, did) && did == signal.Sender {`}}},
 	{"signals fill the buffers", "events.TestSignalsLeaveSpaceForEvents", []edit{
-		{"events.Subscription.offerSignal", `2*(s.queued+e.cost()) > s.hub.cfg.Buffer`, `s.queued+e.cost() > s.hub.cfg.Buffer`}}},
+		{"events.buffer.offerSignal", `2*(b.queued+e.cost()) > size`, `b.queued+e.cost() > size`}}},
 	{"a busy node delivers signals", "events/signals.TestSignalsAreDroppedFirst", []edit{
 		{"events/signals.Carrier.deliver", `case c.cfg.Busy():`, `case subscriptions < 0:`}}},
 	{"who shares no more is still seen", "TestViewersAfterWithdrawal", []edit{
@@ -802,7 +802,7 @@ var mutants = []mutant{
 			did, err := h.Tickets.Redeem(c.ctx, *ticket, c.route.Method.NSID)
 			holder := events.Holder{DID: did}`}}},
 	{"waiting for memory is slowness", "events.TestWaitForLargeEventsIsExcused", []edit{
-		{"events.Subscription.acquireLarge", `defer s.excuse(s.hub.now())`, ``}}},
+		{"events.Subscription.acquireLarge", `defer func() { s.excuse(began, s.hub.now()) }()`, `_ = began`}}},
 
 	// Events
 	{"bigserial-gap", "events.TestBigserialGap", []edit{
@@ -814,33 +814,33 @@ var mutants = []mutant{
 	s.mu.Unlock()
 	if len(page) > 0 {`}}},
 	{"lag-dropped", "events.TestLagDropped", []edit{
-		{"events.Hub.offer", `h.detach(s) s.position = e.StreamSeq - 1`, ``}}},
+		{"events.registry.offer", `r.detach(b) b.place = e.StreamSeq - 1`, ``}}},
 	{"per-type-cursor", "events.TestPerTypeCursor", []edit{
 		{"events.catchUp.page", `page, total := found, 0`, `
 	slices.SortStableFunc(found, func(a, b *Event) int { return cmp.Compare(a.Kind, b.Kind) })
 	page, total := found, 0`}}},
 	{"late-convo", "events.TestLateConvo", []edit{
-		{"events.Hub.publishMembership", `h.addConvo(s, e.ConvoID)`, ``}}},
+		{"events.registry.publishMembership", `r.addConvo(b, e.ConvoID)`, ``}}},
 	{"one-leader-lost", "events.TestOneLeaderLost", []edit{
 		{"events.Sequencer.round", `time.Since(s.tried) >= electEvery`, `s.tried.IsZero()`}}},
 	{"removed-still-streams", "events.TestRemovedStillStreams", []edit{
-		{"events.Hub.publishMembership", `if joined {`, `if joined || !joined {`}}},
+		{"events.registry.publishMembership", `if joined {`, `if joined || !joined {`}}},
 	{"removed-still-streams (catching up)", "events.TestRemovedStillStreams", []edit{
 		{"events.catchUp.replay", `membership{ch.convo, from, ch.at}`, `membership{ch.convo, from, c.upto}`}}},
 	{"the roster is not the stream", "events.TestLateMembership", []edit{
-		{"events.Subscription.begin", `c.rewind(changes)`, ``}}},
+		{"events.catchUp.begin", `c.rewind(changes)`, ``}}},
 	{"a gap before the live events", "events.TestSixteenWriters", []edit{
-		{"events.Hub.attach", `h.offerMissed(s, h.memory.after(s.position))`, `h.offerMissed(s, nil)`}}},
+		{"events.registry.attach", `r.offerMissed(b, r.memory.after(b.place))`, `r.offerMissed(b, nil)`}}},
 	{"a filter hides a device", "events.TestWhoCountsAsConnected", []edit{
 		{"events.Hub.Subscribe", `if r.Convos != nil { s.device`, `if r.Convos != nil && r.DeviceID == "" { s.device`}}},
 	{"a reader of the table stops the stream", "events.TestReaderOfTheTable", []edit{
 		{"events.Sequencer.round", `s.maintainDue = time.Now().Add(maintainAgain)`, `s.maintainDue = time.Now().Add(maintainAgain); return 0, err`}}},
 	{"days are dropped in silence", "events.TestDroppedWhileCatchingUp", []edit{
-		{"events.catchUp.findInTable", `first > c.position+1 ||`, `first > c.position+1 && first < 0 ||`}}},
+		{"events.catchUp.findInTable", `first > c.place+1 ||`, `first > c.place+1 && first < 0 ||`}}},
 	{"a lost event's place is as good as its successor's", "events.TestDatabaseGoesBack", []edit{
 		{"events.generations.resolve", `if later.after < place {`, `if later.after < place && later.after < 0 {`}}},
 	{"a reader of the table reads on in another generation", "events.TestCatchUpNoticesGeneration", []edit{
-		{"events.catchUp.findInTable", `|| newest != c.s.of.newest().id`, ``}}},
+		{"events.catchUp.findInTable", `|| newest != c.of.newest().id`, ``}}},
 	{"places of a generation that is not recorded", "events.TestSequencerRecordsGeneration", []edit{
 		{"events.Sequencer.adopt", `all, err := checkServer(ctx, s.conn, now.of, s.onDump)`, `all, err := now.of, error(nil)`}}},
 	{"a restored dump passes for its original", "events.TestDumpIsNoticed", []edit{
@@ -858,7 +858,7 @@ var mutants = []mutant{
 	{"a proposal loses its place", "messages.TestSharedRows", []edit{
 		{"messages.transaction.queueEvents", `together = together && d.Kind == mls.ContentTypeApplication`, ``}}},
 	{"a new hub does not remember what is not indexed", "events.TestHubRemembersWhatIsNotIndexed", []edit{
-		{"events.Hub.remember", `from < s.head`, `from < 0`}}},
+		{"events.remember", `from < s.head`, `from < 0`}}},
 	{"the index goes on over the end of a day", "events.TestIndex", []edit{
 		{"events/index_events.sql", `AND day = next.day`, ``}}},
 	{"the window grows out of its type", "events.TestWindowHasABound", []edit{
@@ -866,9 +866,9 @@ var mutants = []mutant{
 	{"the index stands still after dropped days", "events.TestIndexAfterDroppedDays", []edit{
 		{"events/index_events.sql", `stream_seq > next.before AND stream_seq <= next.before + $2`, `stream_seq > done.last AND stream_seq <= done.last + $2`}}},
 	{"a reader goes on without the index", "events.TestReaderWaitsForIndex", []edit{
-		{"events.catchUp.find", `c.waits = c.position >= indexed && !remembered`, `c.waits = false`}}},
+		{"events.catchUp.find", `c.waits = c.place >= indexed && !remembered`, `c.waits = false`}}},
 	{"who subscribes at an idle hub gets what was there before", "events.TestSubscribeAtIdleHub", []edit{
-		{"events.Subscription.start", `s.position = max(before, now.head)`, `s.position = before`}}},
+		{"events.Subscription.start", `s.place = max(before, now.head)`, `s.place = before`}}},
 	{"an idle hub leaves events unread for its first subscription", "events.TestHubReadsForItsSubscriptions", []edit{
 		{"events.Hub.due", `len(h.all) > 0 && h.grown.Load() > h.head`, `len(h.all) > 1 && h.grown.Load() > h.head`}}},
 	{"commit-without-event", "convos.TestCommitWithoutEvent", []edit{
@@ -1009,7 +1009,7 @@ var mutants = []mutant{
 	{"every method serves inactive accounts", "TestRefusedAccounts", []edit{
 		{"api.handlers.mayCall", `ok && slices.Contains(c.route.serves, inactive.Status)`, `ok && !slices.Contains(c.route.serves, "")`}}},
 	{"the streams of a refused account go on", "TestStreamsOfRefusedAccounts", []edit{
-		{"events.Hub.End", `s.fail(why)`, `_ = why`}}},
+		{"events.Hub.End", `b.stop(why)`, `_, _ = b, why`}}},
 	{"a stream that begins while its account is refused", "TestSubscriptionThatBeginsTooLate", []edit{
 		{"api.checked", `gate.Check(ctx, r.DID)`, `ctx.Err()`}}},
 	{"KeyPackages of refused accounts", "TestKeyPackagesOfRefusedAccounts", []edit{
