@@ -22,6 +22,7 @@ import (
 	"mlsd/api/errorlist"
 	"mlsd/convos"
 	"mlsd/events"
+	"mlsd/events/signals"
 	"mlsd/features/attachments"
 	"mlsd/features/erasure"
 	"mlsd/features/network"
@@ -46,13 +47,13 @@ type Sender interface {
 	Send(ctx context.Context, d messages.Draft) (messages.Receipt, error)
 }
 
-// Signaller passes signals on. *events.Signals implements it, and passes signals to all nodes.
+// Signaller passes signals on. *signals.Carrier implements it, and passes signals to all nodes.
 type Signaller interface {
 	// Busy reports whether signals are dropped now.
 	Busy() bool
 	// Send passes a signal on, and reports whether it did. The caller has checked that the sender
 	// may send it.
-	Send(s events.Signal) bool
+	Send(s signals.Signal) bool
 }
 
 // Gate says who may use the node. *accounts.Gate implements it, and reads the database.

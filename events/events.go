@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/events/signals"
 	"mlsd/messages"
 	"mlsd/outbox"
 )
@@ -29,8 +30,6 @@ import (
 
 // Errors that end a subscription, or keep it from beginning.
 var (
-	ErrFutureCursor = errors.New("the cursor is ahead of the stream; connect without one, and read the convos " +
-		"with getConvos")
 	ErrConsumerTooSlow = errors.New("the events come faster than they are read; connect again at the last cursor")
 	ErrTooMany         = errors.New("there are too many subscriptions; close one, then connect again")
 	ErrReplaced        = errors.New("a newer subscription has taken its place")
@@ -51,7 +50,7 @@ type Event struct {
 
 	// Signal is set in an event that has no place in the stream and is not kept. In such an event,
 	// all other fields except ConvoID and Size are zero.
-	Signal *Signal
+	Signal *signals.Signal
 
 	day     time.Time  // the event's partition
 	of      generation // generation in which the event got its place

@@ -263,7 +263,7 @@ var mutants = []mutant{
 		{"people/consent/cursors.sql", `AND EXISTS (SELECT FROM policies WHERE did = $2 AND share_cursors)`, ``}}},
 	// Signals
 	{"a signal reaches who has blocked its sender", "events.TestSignalsReachConnectedMembers", []edit{
-		{"events.Signals.deliverPayload", `if slices.Contains(signal.Hidden, did) {`, `if slices.Contains(signal.Hidden, did) && did == signal.Sender {`}}},
+		{"events/signals.Carrier.deliverPayload", `if slices.Contains(signal.Hidden, did) {`, `if slices.Contains(signal.Hidden, did) && did == signal.Sender {`}}},
 	{"a former member signals", "TestRefusedSignals", []edit{
 		{"messages.AuthoriseSignal", `case left:`, `case left && closed:`}}},
 	// KeyPackages
@@ -339,23 +339,23 @@ var mutants = []mutant{
 	s.mu.Unlock()
 	if len(page) > 0 {`}}},
 	{"lag-dropped", "events.TestLagDropped", []edit{
-		{"events.Hub.offer", `h.detach(s) s.position = e.StreamSeq - 1`, ``}}},
+		{"events.registry.offer", `r.detach(b) b.place = e.StreamSeq - 1`, ``}}},
 	{"per-type-cursor", "events.TestPerTypeCursor", []edit{
 		{"events.catchUp.page", `page, total := found, 0`, `
 	slices.SortStableFunc(found, func(a, b *Event) int { return cmp.Compare(a.Kind, b.Kind) })
 	page, total := found, 0`}}},
 	{"late-convo", "events.TestLateConvo", []edit{
-		{"events.Hub.publishMembership", `h.addConvo(s, e.ConvoID)`, ``}}},
+		{"events.registry.publishMembership", `r.addConvo(b, e.ConvoID)`, ``}}},
 	{"one-leader-lost", "events.TestOneLeaderLost", []edit{
 		{"events.Sequencer.round", `time.Since(s.tried) >= electEvery`, `s.tried.IsZero()`}}},
 	{"removed-still-streams", "events.TestRemovedStillStreams", []edit{
-		{"events.Hub.publishMembership", `if joined {`, `if joined || !joined {`}}},
+		{"events.registry.publishMembership", `if joined {`, `if joined || !joined {`}}},
 	{"removed-still-streams (catching up)", "events.TestRemovedStillStreams", []edit{
 		{"events.catchUp.replay", `membership{ch.convo, from, ch.at}`, `membership{ch.convo, from, c.upto}`}}},
 	{"a gap before the live events", "events.TestSixteenWriters", []edit{
-		{"events.Hub.attach", `h.offerMissed(s, h.memory.after(s.position))`, `h.offerMissed(s, nil)`}}},
+		{"events.registry.attach", `r.offerMissed(b, r.memory.after(b.place))`, `r.offerMissed(b, nil)`}}},
 	{"days are dropped in silence", "events.TestDroppedWhileCatchingUp", []edit{
-		{"events.catchUp.findInTable", `first > c.position+1 ||`, `first > c.position+1 && first < 0 ||`}}},
+		{"events.catchUp.findInTable", `first > c.place+1 ||`, `first > c.place+1 && first < 0 ||`}}},
 	{"a lost event's place is as good as its successor's", "events.TestDatabaseGoesBack", []edit{
 		{"events.generations.resolve", `if later.after < place {`, `if later.after < place && later.after < 0 {`}}},
 	{"a restored dump passes for its original", "events.TestDumpIsNoticed", []edit{
@@ -411,7 +411,7 @@ var mutants = []mutant{
 	{"a refused account is served", "TestRefusedAccounts", []edit{
 		{"api.handlers.mayCall", `err = h.Gate.Check(c.ctx, did)`, `err = nil`}}},
 	{"the streams of a refused account go on", "TestStreamsOfRefusedAccounts", []edit{
-		{"events.Hub.End", `s.fail(why)`, `_ = why`}}},
+		{"events.Hub.End", `b.stop(why)`, `_, _ = b, why`}}},
 	{"a late commit is missed", "people/accounts.TestGateMissesNoLateCommit", []edit{
 		{"people/accounts.Store.Block", `UPDATE account_clock SET version = version + 1 RETURNING version`, `SELECT version + 1 AS version FROM account_clock`}}},
 	// The operator's methods

@@ -1,4 +1,10 @@
-package events
+// Package signals passes signals on between connected members: who types, and whose cursor has moved.
+//
+// A signal travels to all nodes in a NOTIFY, on a connection of its own. Each node offers it to the
+// live subscriptions of its hub. A NOTIFY takes a lock of the whole database when its transaction
+// commits, so it must never be in the transaction of a message. No content of a signal is written to
+// a table, a WAL or a log. Nothing is repeated: a signal over a bound is dropped, and counted.
+package signals
 
 import (
 	"encoding/json"
@@ -31,6 +37,22 @@ type Move struct {
 	Delivered int64      `json:"delivered"`
 }
 
+// Reasons why a signal is dropped, or a subscription does not get it.
+const (
+	DroppedBusy    = "busy"    // the node is busy, and messages come first
+	DroppedRate    = "rate"    // the node accepts no more now, or no more from the caller
+	DroppedConvo   = "convo"   // the node accepts no more for the convo
+	DroppedOffline = "offline" // the node cannot reach the others
+	DroppedLong    = "long"    // the signal does not fit into a NOTIFY
+	DroppedBehind  = "behind"  // a subscription's buffer is more than half full
+	DroppedFailed  = "failed"  // the node could not look up who sees a cursor
+)
+
+// DropReasons returns all reasons.
+func DropReasons() []string {
+	return []string{DroppedBusy, DroppedRate, DroppedConvo, DroppedOffline, DroppedLong, DroppedBehind, DroppedFailed}
+}
+
 // movers are the people whose cursors have moved.
 func (s *Signal) movers() []syntax.DID {
 	dids := make([]syntax.DID, len(s.Moves))
@@ -38,11 +60,6 @@ func (s *Signal) movers() []syntax.DID {
 		dids[i] = m.DID
 	}
 	return dids
-}
-
-// event makes an event from the signal.
-func (s *Signal) event() *Event {
-	return &Event{ConvoID: s.ConvoID, Size: len(s.Payload), Signal: s}
 }
 
 // noticeBytes is the longest payload of a NOTIFY: PostgreSQL takes less than 8,000 bytes.

@@ -10,6 +10,14 @@ import (
 	"mlsd/internal/errs"
 )
 
+// Channels of NOTIFY.
+const (
+	outboxChannel = "mlsd_outbox" // the outbox has new rows
+	eventsChannel = "mlsd_events" // the stream has new events
+	// devicesChannel says that the subscriptions of a device must end. Its payload is a revocation.
+	devicesChannel = "mlsd_devices"
+)
+
 // revocation names the device whose subscriptions must end.
 type revocation struct {
 	DID      syntax.DID `json:"did"`
@@ -25,23 +33,4 @@ func EndDevice(ctx context.Context, tx pgx.Tx, did syntax.DID, device string) er
 	}
 	_, err = tx.Exec(ctx, `SELECT pg_notify($1, $2)`, devicesChannel, string(payload))
 	return errs.Wrap(err, "end the device's streams")
-}
-
-// endDevice ends the subscriptions of this node that a revocation names.
-func (h *Hub) endDevice(payload string) {
-	var r revocation
-	if err := json.Unmarshal([]byte(payload), &r); err != nil {
-		h.cfg.Log.Error("a revocation cannot be read", "error", err)
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.byDID[r.DID] {
-		if s.named != r.DeviceID {
-			continue
-		}
-		s.mu.Lock()
-		s.fail(ErrClosing)
-		s.mu.Unlock()
-	}
 }
