@@ -25,7 +25,7 @@ func (w *world) newGate() api.Gate {
 	if w.mode == "" {
 		return nil
 	}
-	c := accounts.GateConfig{DB: w.db, Mode: w.mode, Refused: w.hub.End, Log: slog.New(slog.DiscardHandler), Now: w.now}
+	c := accounts.GateConfig{DB: w.db, Mode: w.mode, OnRefused: w.hub.End, Log: slog.New(slog.DiscardHandler), Now: w.now}
 	gate, err := accounts.NewGate(c)
 	if err != nil {
 		w.t.Fatal(err)

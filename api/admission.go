@@ -112,7 +112,7 @@ func (a *admission) refusal(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	reached, r := limitNode, (*limit.Refused)(nil)
+	reached, r := limitNode, (*limit.RefusedError)(nil)
 	switch errors.As(err, &r); {
 	case r.Err != nil:
 		reached, err = limitTime, busy{after: time.Second}
@@ -213,7 +213,7 @@ func (o *openings) wait(ctx context.Context, did, address string) error {
 		longest, cancel := context.WithTimeout(ctx, longestOpening)
 		defer cancel()
 		err := o.places.Acquire(longest, did, 1)
-		r, _ := find[*limit.Refused](err)
+		r, _ := find[*limit.RefusedError](err)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:

@@ -47,7 +47,7 @@ func (c *call) client() limit.Client { return limit.Client{Key: c.caller.String(
 // refused returns the answer to a request that got no memory or no place. It is limited if the
 // caller's other requests use too much for too long, and busy if the requests of all callers do.
 func refused(err error) error {
-	r, ok := find[*limit.Refused](err)
+	r, ok := find[*limit.RefusedError](err)
 	switch {
 	case !ok:
 		return err

@@ -152,7 +152,7 @@ func reasonOf(err error) string {
 		return "replaced"
 	case errors.Is(err, events.ErrClosing):
 		return "restart"
-	case accounts.Refused(err):
+	case accounts.IsRefusal(err):
 		return "refused"
 	case errors.As(err, new(*serviceauth.InvalidError)):
 		return "session"

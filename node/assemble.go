@@ -285,7 +285,7 @@ func (n *Node) assembleGate(cfg Config) (err error) {
 		n.admitted.OnRemoved(func(did syntax.DID) { n.hub.End(did, accounts.ErrNotAdmitted) })
 	}
 	n.gate, err = accounts.NewGate(accounts.GateConfig{
-		DB: n.db.maintenance, Lookups: n.db.requests, Mode: cfg.Admit, List: n.admitted, Refused: n.hub.End, Log: n.log,
+		DB: n.db.maintenance, Lookups: n.db.requests, Mode: cfg.Admit, List: n.admitted, OnRefused: n.hub.End, Log: n.log,
 	})
 	return err
 }

@@ -73,8 +73,8 @@ type RefusedUse struct {
 	LastHour time.Time `json:"lastHour" text:"last hour (UTC)|hour"`
 }
 
-// Refused lists the callers and methods with the most refused requests.
-func Refused(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]RefusedUse, error) {
+// MostRefused lists the callers and methods with the most refused requests.
+func MostRefused(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]RefusedUse, error) {
 	return list[RefusedUse](ctx, tx, `
 		SELECT coalesce(nullif(caller_did, ''), $3), kind, CASE caller_did WHEN '' THEN $4 ELSE nsid END AS method,
 			sum(n)::bigint, max(hour)

@@ -29,7 +29,7 @@ type Conflict struct {
 // list begins with the hour in which the window begins.
 func countConflicts(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 	if c.flag("by-caller") {
-		found, err := Refused(ctx, tx, c.window(), c.rows())
+		found, err := MostRefused(ctx, tx, c.window(), c.rows())
 		return RefusedUses{c.window().Seconds(), found}, err
 	}
 	found, err := list[Conflict](ctx, tx, `

@@ -50,9 +50,9 @@ type statusRow struct {
 	Now            time.Time
 }
 
-// Refused tells the inviter, if the inviter is still a member, that the home of a person has
+// QueueRefusal tells the inviter, if the inviter is still a member, that the home of a person has
 // refused the invitation for good. It inserts an event.
-func Refused(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did syntax.DID, epoch int64) error {
+func QueueRefusal(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did syntax.DID, epoch int64) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
 		SELECT $4, convo_id, did, jsonb_build_object('change', 'failed', 'by', $3::text, 'epoch', $5::bigint),

@@ -275,7 +275,7 @@ func (w *Sender) end(j job, outcome idem.Outcome, state, reason string) outgoing
 		if j.Kind != Invited || outcome == idem.Success {
 			return nil
 		}
-		return welcome.Refused(ctx, tx, j.ConvoID, j.Inviter, j.DID, j.Epoch)
+		return welcome.QueueRefusal(ctx, tx, j.ConvoID, j.Inviter, j.DID, j.Epoch)
 	}
 	return outgoing.Ended{Done: idem.Done{Outcome: outcome, Response: []byte(state), Effect: effect}, Committed: func() {
 		if ended {

@@ -28,7 +28,7 @@ func TestMemory(t *testing.T) {
 		}
 		refused := func(caller string, own bool) {
 			t.Helper()
-			var refusal *Refused
+			var refusal *RefusedError
 			begun := time.Now()
 			err := m.Reserve(t.Context(), &Reservation{}, Client{Key: caller}, 1, 1)
 			if !errors.As(err, &refusal) || refusal.Own != own || time.Since(begun) != maxWait {

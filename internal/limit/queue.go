@@ -41,8 +41,8 @@ type request struct {
 	granted chan struct{} // closed when the request has its units
 }
 
-// Refused is the error of a request that gets no units.
-type Refused struct {
+// RefusedError is the error of a request that gets no units.
+type RefusedError struct {
 	// Own says that the key itself uses too much, or has too many waiting requests. If Own is
 	// false, all keys together use too much.
 	Own bool
@@ -50,7 +50,7 @@ type Refused struct {
 	Err error
 }
 
-func (r *Refused) Error() string {
+func (r *RefusedError) Error() string {
 	if r.Err != nil {
 		return "waited too long: " + r.Err.Error()
 	}
@@ -58,7 +58,7 @@ func (r *Refused) Error() string {
 }
 
 // Unwrap returns the context's error.
-func (r *Refused) Unwrap() error { return r.Err }
+func (r *RefusedError) Unwrap() error { return r.Err }
 
 // TryAcquire takes units if it need not wait for them. The caller must call Release later.
 func (q *Queue) TryAcquire(key string, units int64) bool {
@@ -89,7 +89,7 @@ func (q *Queue) AcquireOfOthers(ctx context.Context, key string, units int64) er
 	own := l != nil && (len(l.waiting) > 0 || !q.fits(l, units))
 	q.mu.Unlock()
 	if own {
-		return &Refused{Own: true}
+		return &RefusedError{Own: true}
 	}
 	return q.Acquire(ctx, key, units)
 }
@@ -173,9 +173,9 @@ func (q *Queue) enqueue(key string, units int64) (*request, error) {
 	first := l == nil || len(l.waiting) == 0
 	switch {
 	case !first && q.MaxWaitingOfKey > 0 && len(l.waiting) >= q.MaxWaitingOfKey:
-		return nil, &Refused{Own: true}
+		return nil, &RefusedError{Own: true}
 	case q.MaxWaiting > 0 && (!first && q.waiting >= q.MaxWaiting || len(q.turns) >= q.MaxWaiting):
-		return nil, &Refused{}
+		return nil, &RefusedError{}
 	case l == nil:
 		l = q.begin(key)
 	}
@@ -234,5 +234,5 @@ func (q *Queue) abandon(ctx context.Context, key string, w *request) error {
 	}
 	q.next(l)
 	q.grant() // the request may have delayed others
-	return &Refused{Own: own, Err: ctx.Err()}
+	return &RefusedError{Own: own, Err: ctx.Err()}
 }

@@ -12,10 +12,10 @@ import (
 	"mlsd/internal/limit"
 )
 
-// refusal fails the test unless err is a *limit.Refused that says what it should.
+// refusal fails the test unless err is a *limit.RefusedError that says what it should.
 func refusal(t *testing.T, err error, own bool, cause error) {
 	t.Helper()
-	var refused *limit.Refused
+	var refused *limit.RefusedError
 	if !errors.As(err, &refused) || refused.Own != own || !errors.Is(refused.Err, cause) {
 		t.Errorf("%v, want a refusal, own %t, because of %v", err, own, cause)
 	}

@@ -73,7 +73,7 @@ func (c *Console) keyFigures(ctx context.Context, tx pgx.Tx, p *idempotencyPage)
 	if p.Fields, err = operator.ConflictFields(ctx, tx, lookBack, shownCallers); err != nil {
 		return err
 	}
-	if p.Callers, err = operator.Refused(ctx, tx, lookBack, shownCallers); err != nil {
+	if p.Callers, err = operator.MostRefused(ctx, tx, lookBack, shownCallers); err != nil {
 		return err
 	}
 	if p.Processing, err = operator.Processing(ctx, tx, pageRows); err != nil {

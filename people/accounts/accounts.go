@@ -54,8 +54,8 @@ func (e *InactiveError) Error() string {
 	return "the account is deleted; its data here is erased later, unless it is restored at its PDS"
 }
 
-// Refused reports whether err says that an account may not use this node.
-func Refused(err error) bool {
+// IsRefusal reports whether err says that an account may not use this node.
+func IsRefusal(err error) bool {
 	return errors.Is(err, ErrBlocked) || errors.Is(err, ErrNotAdmitted) || errors.As(err, new(*InactiveError))
 }
 

@@ -108,7 +108,7 @@ func (f *fixture) node(options ...func(*accounts.GateConfig)) *node {
 	n := &node{f: f, refused: map[syntax.DID]error{}}
 	c := accounts.GateConfig{
 		DB: f.db, Log: slog.New(slog.DiscardHandler),
-		Refused: func(did syntax.DID, why error) { n.refused[did] = why },
+		OnRefused: func(did syntax.DID, why error) { n.refused[did] = why },
 	}
 	for _, o := range options {
 		o(&c)

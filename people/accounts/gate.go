@@ -43,10 +43,10 @@ type GateConfig struct {
 	Mode Mode
 	// List holds the accounts that ModeAllowlist admits.
 	List *Allowlist
-	// Refused is called for each account that may no longer use the node. It must not block.
+	// OnRefused is called for each account that may no longer use the node. It must not block.
 	// Default: nothing is called.
-	Refused func(did syntax.DID, why error)
-	Log     *slog.Logger
+	OnRefused func(did syntax.DID, why error)
+	Log       *slog.Logger
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 	// MaxRefused is how many refused accounts are remembered. Default: 100,000.
@@ -78,8 +78,8 @@ type answer struct {
 
 // NewGate returns a gate. Until Load, the gate refuses everybody with ErrUnavailable.
 func NewGate(c GateConfig) (*Gate, error) {
-	if c.Refused == nil {
-		c.Refused = func(syntax.DID, error) {}
+	if c.OnRefused == nil {
+		c.OnRefused = func(syntax.DID, error) {}
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -290,7 +290,7 @@ func (g *Gate) RunOnce(ctx context.Context) error {
 	for did, why := range changed {
 		g.asked.Remove(did)
 		if why != nil {
-			g.cfg.Refused(did, why)
+			g.cfg.OnRefused(did, why)
 		}
 	}
 	if overflown {
