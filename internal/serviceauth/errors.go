@@ -130,7 +130,7 @@ const (
 	reasonClaims    = "token claims are malformed"
 	reasonAlg       = "alg must be ES256 or ES256K"
 	reasonTyp       = "typ is that of another kind of token"
-	reasonKid       = "kid must be #atproto"
+	reasonKid       = "kid must be atproto"
 	reasonCrit      = "crit is not supported"
 	reasonIss       = "iss must be a did:plc or did:web account"
 	reasonAud       = "aud is not this service"
