@@ -100,8 +100,11 @@ type Node struct {
 func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	db, log := n.db, n.log
 	cfg.Clock = cfg.Clock.System()
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	n.rounds, n.reg, n.stored = worker.NewRounds(cfg.Clock), prometheus.NewRegistry(), prometheus.NewRegistry()
-	n.schema = newSchemaWatch(db.requests, migrations.Newest(), log)
+	n.schema = newSchemaWatch(db.requests, migrations.Newest(), log, cfg.Now)
 	n.registerNode()
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
@@ -210,6 +213,7 @@ func (n *Node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.V
 	return serviceauth.New(serviceauth.Config{
 		Audiences: serviceauth.Audiences(cfg.ServiceDID), Directory: n.identities,
 		Replays: serviceauth.NewUsedTokens(n.db.reserved), Urgent: nsid.SendMessage,
+		Now: cfg.Now, Clock: n.schema.clock,
 	})
 }
 

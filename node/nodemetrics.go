@@ -30,8 +30,12 @@ func (n *Node) registerNode() {
 		}
 		return 0
 	})
+	ahead := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mlsd_database_clock_ahead_seconds",
+		Help: "How far the database's clock is ahead of this node's; negative if it is behind.",
+	}, func() float64 { return n.schema.clock.Ahead().Seconds() })
 	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		build, ready, n.rounds,
+		build, ready, ahead, n.rounds,
 		tracing.Metrics(n.tracer), dbmetrics.NewPools(map[string]*pgxpool.Pool{
 			"requests": n.db.requests, "reserved": n.db.reserved, "maintenance": n.db.maintenance,
 		}))

@@ -66,6 +66,10 @@ var faults = []fault{
 			}
 		}
 	}},
+	{alerts: []string{"MlsdClocksDiffer"}, cause: func(w *watched) func() {
+		w.wrong.ahead.Store(int64(10 * time.Second))
+		return nil
+	}},
 	// The database takes a second for a statement.
 	{alerts: []string{"MlsdSlow"}, step: 4 * time.Minute, cause: func(w *watched) func() {
 		alice := w.user()
