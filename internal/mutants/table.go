@@ -382,8 +382,7 @@ var mutants = []mutant{
 	{"a connection counts as delivery", "features/push.TestPresenceHidesNothingLongerThanItsLease", []edit{
 		{"features/push.Worker.endConnected", `n.synced_at - $3::interval >= d.heard_by`, `$3::interval IS NOT NULL`}}},
 	{"hanging webhooks take all places", "features/push.TestHangingWebhooks", []edit{
-		{"features/push.limits.admit", `l.dids[p.did] >= perDID, p.host != "" && l.hosts[p.host] >= perHost, p.unproven && l.unproven >= unproven`,
-			`l.unproven < 0`}}},
+		{"features/outgoing.Places.Acquire", `if s.busy(p) {`, `if s.unproven[c.Pool] < 0 {`}}},
 	{"a webhook is called before it agrees", "features/push.TestChallenge", []edit{
 		{"outbox/call.sql", `FROM target WHERE state = 'active'`, `FROM target`},
 		{"features/push.Worker.dueJobs", `AND t.state = 'active'`, ``},
