@@ -40,7 +40,7 @@ const maxDoc = 10
 // calls it.
 func TestFoldersSayWhatTheyAre(t *testing.T) {
 	t.Parallel()
-	others := []string{"clientsim", "cmd", "deploy"} // programs, and what stands beside them
+	others := []string{"cmd", "deploy"} // programs
 	seen := map[string]bool{}
 	for _, p := range list(t, "./...") {
 		folder, _, _ := strings.Cut(p.name(), "/")

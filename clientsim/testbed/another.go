@@ -1,9 +1,7 @@
 package testbed
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"net/url"
@@ -12,28 +10,7 @@ import (
 	"syscall"
 
 	. "mlsd/clientsim/steps"
-	"mlsd/clientsim/xrpc"
 )
-
-// Sibling prepares another mlsd on the private database of this server. This server must be
-// running, and must be stopped last.
-func (p *Proc) Sibling() (*Proc, error) {
-	database, err := p.database()
-	if err != nil {
-		return nil, fmt.Errorf("server: sibling: %w", err)
-	}
-	return p.onDatabase(database, "-sibling"), nil
-}
-
-// WithSibling starts another server on the database of the world's server, runs play with a client
-// of the new server, and stops the new server.
-func (w *World) WithSibling(ctx context.Context, play func(sibling *Proc, client *xrpc.Client)) {
-	sibling := Must(w.Server.Sibling())
-	Check(sibling.Start(ctx, nil))
-	err := Attempt(func() { play(sibling, xrpc.NewClient(sibling.URL(), w.Net.Audience, w.Faults, w.Stats)) })
-	w.CloseIdle()
-	Check(errors.Join(err, sibling.Stop()))
-}
 
 // onDatabase prepares another mlsd on a database.
 func (p *Proc) onDatabase(database, suffix string) *Proc {
