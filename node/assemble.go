@@ -61,6 +61,7 @@ type Node struct {
 	stored            *prometheus.Registry // metrics that are read from the database
 	ready             atomic.Bool
 	schema            *schemaWatch
+	writes            *writeWatch
 	faults            *failpoint.Set // nil unless Config.Failpoints
 	api               *api.Server
 	operator          *operator.Service
@@ -105,6 +106,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	}
 	n.rounds, n.reg, n.stored = worker.NewRounds(cfg.Clock), prometheus.NewRegistry(), prometheus.NewRegistry()
 	n.schema = newSchemaWatch(db.requests, migrations.Newest(), log, cfg.Now)
+	n.writes = newWriteWatch(db.maintenance, log, cfg.Clock.Now)
 	n.registerNode()
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
@@ -166,12 +168,15 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		Quotas:    n.quotas,
 		Lifetimes: cfg.Lifetimes,
 		Committed: n.sequencer.Wake,
-		Answered:  n.requests.Add,
-		Gate:      n.gate,
-		Erasures:  erasures,
-		Erasing:   n.gate.Wake.Send,
-		Events:    n.hub,
-		Signals:   n.signals, EpochWindow: cfg.EpochWindow,
+		Answered: func(q requests.Request) {
+			n.requests.Add(q)
+			n.writes.Answered(q)
+		},
+		Gate:     n.gate,
+		Erasures: erasures,
+		Erasing:  n.gate.Wake.Send,
+		Events:   n.hub,
+		Signals:  n.signals, EpochWindow: cfg.EpochWindow,
 		Heads:   n.heads,
 		Network: n.network,
 		Tickets: events.NewTickets(db.requests),
