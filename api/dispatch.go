@@ -51,7 +51,6 @@ type call struct {
 	ctx    context.Context
 	http   *httpRequest // only a stream writes to its response directly
 	route  *route
-	header string     // Idempotency-Key; "" if the request has none
 	caller syntax.DID // the token's verified issuer
 	// address is the client's IP address. An IPv6 address is cut to its /64.
 	address string
@@ -87,7 +86,7 @@ type call struct {
 func (s *Server) serve(c echo.Context) error {
 	r := c.(*httpRequest) // observe has made it
 	cl := &call{
-		ctx: c.Request().Context(), http: r, header: c.Request().Header.Get(headerKey), address: limit.Network(c.RealIP()),
+		ctx: c.Request().Context(), http: r, address: limit.Network(c.RealIP()),
 		begun: time.Now(),
 	}
 	r.call = cl
@@ -134,9 +133,6 @@ func (s *Server) handle(cl *call) error {
 	}
 	if subscription {
 		return nil
-	}
-	if cl.header != "" && !lexcodec.ValidIdempotencyKey(cl.header) {
-		return lexcodec.Malformed(headerKey, lexcodec.KeyRule, cl.header)
 	}
 	if cl.route.Method.Streams {
 		return s.stream(cl)
@@ -221,10 +217,13 @@ func checkForm(c echo.Context, method mlsapi.Method) error {
 	if err := checkVerb(c, method); err != nil {
 		return err
 	}
-	for _, name := range []string{echo.HeaderAuthorization, headerKey} {
-		if len(c.Request().Header.Values(name)) > 1 {
-			return badRequest("there is more than one " + name + " header")
-		}
+	return single(c.Request().Header, echo.HeaderAuthorization)
+}
+
+// single refuses a header that is there more than once.
+func single(h http.Header, name string) error {
+	if len(h.Values(name)) > 1 {
+		return badRequest("there is more than one " + name + " header")
 	}
 	return nil
 }
@@ -378,20 +377,19 @@ func params(cl *call) url.Values {
 	return r.URL.Query()
 }
 
-// key returns the idempotency key of a request. field is the key in the request's input. A direct
-// client may send the key as a header as well. If both are there, they must be equal.
+// key returns the idempotency key of a request. field is the key in the request's input. It counts,
+// and a header beside it does not: a browser may add a header of its own (D17).
 func (c *call) key(field *string) (key string, err error) {
 	defer func() { c.identity.key = key }()
-	switch {
-	case field == nil && c.header == "":
-		return "", nil
-	case field == nil:
-		return c.header, nil
-	case c.header != "" && c.header != *field:
-		return "", badRequest("idempotencyKey differs from the " + headerKey + " header: send one of them, or the " +
-			"same key in both")
+	if field != nil {
+		return *field, nil
 	}
-	return *field, nil
+	headers := c.http.Request().Header
+	header := headers.Get(headerKey)
+	if header != "" && !lexcodec.ValidIdempotencyKey(header) {
+		return "", lexcodec.Malformed(headerKey, lexcodec.KeyRule, header)
+	}
+	return header, single(headers, headerKey)
 }
 
 // keyAndConvo returns the idempotency key of the request, and the id of the convo that the request

@@ -209,6 +209,10 @@ var errorTable = []errorRow{
 	{name: errorlist.ServiceUnavailable,
 		match:   is(serviceauth.ErrHost), // the caller's fault, so not in the log
 		message: "the token cannot be checked now"},
+	{name: errorlist.ServiceUnavailable, match: is(serviceauth.ErrClock), // the check of the clocks logs it
+		message: "the clocks of this server and of its database differ, so it cannot judge the token's times; the operator must set them"},
+	{name: errorlist.ServiceUnavailable, match: is(serviceauth.ErrLate),
+		message: "the token has expired by the database's clock before it was used; send the request again with a new token"},
 	{name: errorlist.ServiceUnavailable,
 		match:   is(serviceauth.ErrUnavailable, serviceauth.ErrBusy),
 		message: "the token cannot be checked now", log: "a token cannot be checked"},

@@ -364,3 +364,33 @@ func TestEpochInReplay(t *testing.T) {
 		t.Fatalf("the replay of leaveConvo is %+v", removed)
 	}
 }
+
+// D17: the key in the body is the request's key, whatever a browser or a proxy puts into the header.
+func TestKeyInBodyWins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice := w.user()
+	c := alice.create(w.user())
+	in := alice.message(c, "hello")
+	in.IdempotencyKey = text("mine")
+	body := encode(in)
+	var first answer
+	for i, header := range [][]string{nil, {"mine"}, {"other"}, {"\"quoted\", and too long" + strings.Repeat("x", 200)},
+		{"two", "keys"}, {" "}} {
+		r := w.request(http.MethodPost, mlsapi.NSIDSendMessage, nil, body, alice.authorization(mlsapi.NSIDSendMessage))
+		r.Header["Idempotency-Key"] = header
+		a := w.answer(w.server, r)
+		if i == 0 {
+			a.ok()
+			first = a
+			continue
+		}
+		a.replays(first)
+	}
+	in.IdempotencyKey = nil
+	for _, header := range [][]string{{"two", "keys"}, {strings.Repeat("x", 200)}} {
+		r := w.request(http.MethodPost, mlsapi.NSIDSendMessage, nil, encode(in), alice.authorization(mlsapi.NSIDSendMessage))
+		r.Header["Idempotency-Key"] = header
+		w.answer(w.server, r).fails(http.StatusBadRequest, "InvalidRequest")
+	}
+}

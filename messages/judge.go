@@ -22,7 +22,8 @@ type state struct {
 	hasLeft   bool      // the sender was a member
 	isRequest bool      // the membership is a request that the sender has not accepted
 	recorded  *recorded // the message under the draft's key; nil means none
-	isUsed    bool      // the draft's token was used, or expired too long ago
+	isUsed    bool      // the draft's token was used
+	isLate    bool      // the draft's token expired too long ago to be used
 	now       time.Time // the database's time, after the locks were taken
 }
 
@@ -59,6 +60,8 @@ func judge(d *Draft, s *state, window int64) *Result {
 		return &Result{Err: ErrBusy} // another transaction has locked the convo
 	case s.isUsed:
 		return &Result{Err: serviceauth.ErrReplayed}
+	case s.isLate:
+		return &Result{Err: serviceauth.ErrLate}
 	case s.recorded != nil:
 		return s.recorded.repetition(d)
 	case s.hasLeft:
@@ -81,6 +84,7 @@ func judge(d *Draft, s *state, window int64) *Result {
 func refused(err error) bool {
 	for _, refusal := range []error{
 		ErrConvoNotFound, ErrNotMember, ErrConvoClosed, ErrWrongGroup, ErrInvalidAsset, serviceauth.ErrReplayed,
+		serviceauth.ErrLate,
 	} {
 		if errors.Is(err, refusal) {
 			return true
@@ -145,7 +149,8 @@ func judgeAll(drafts []Draft, states []state, window int64) judgment {
 		var token tokenUse
 		if d.Token != nil {
 			token = tokenUse{d.Token.ID(), d.Token.Expires()}
-			s.isUsed = s.isUsed || tokens[token.id] || s.now.After(token.expires.Add(serviceauth.LateUse))
+			s.isUsed = s.isUsed || tokens[token.id]
+			s.isLate = s.now.After(token.expires.Add(serviceauth.LateUse))
 			tokens[token.id] = true
 		}
 		if first, ok := earlier[d.requestKey()]; ok && s.recorded == nil {

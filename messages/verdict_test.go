@@ -22,6 +22,7 @@ func TestVerdicts(t *testing.T) {
 	}{
 		{"busy", func(_ *Draft, s *state) { s.convo = nil }, ErrBusy},
 		{"token", func(_ *Draft, s *state) { s.isUsed = true }, serviceauth.ErrReplayed},
+		{"late token", func(_ *Draft, s *state) { s.isLate = true }, serviceauth.ErrLate},
 		{"key, same request", func(d *Draft, s *state) { s.recorded = &recorded{seq: 3, hash: d.Hash[:]} }, nil},
 		{"key, other request", func(_ *Draft, s *state) { s.recorded = &recorded{seq: 3} }, &idem.ConflictError{}},
 		{"has left", func(_ *Draft, s *state) { s.isMember, s.hasLeft = false, true }, ErrNotMember},

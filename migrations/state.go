@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,6 +18,7 @@ type State struct {
 	// MinBinary is a migration: only an mlsd that knows it can serve. 0 means that the schema does not
 	// say.
 	MinBinary uint
+	Now       time.Time // the database's clock; zero if the schema is empty
 }
 
 // Read reads the state. db must not be in a transaction, because in an empty database a query of
@@ -24,9 +26,10 @@ type State struct {
 func Read(ctx context.Context, db pgpool.Queryer) (s State, err error) {
 	var says bool
 	// golang-migrate marked an empty schema as version -1.
-	err = db.QueryRow(ctx, `SELECT greatest(version, 0), dirty, to_regclass('installation') IS NOT NULL FROM
-			schema_migrations`).
-		Scan(&s.Version, &s.Dirty, &says)
+	err = db.QueryRow(ctx, `
+		SELECT greatest(version, 0), dirty, to_regclass('installation') IS NOT NULL, clock_timestamp()
+		FROM schema_migrations`).
+		Scan(&s.Version, &s.Dirty, &says, &s.Now)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows), pgpool.Code(err) == undefinedTable:
 		return State{}, nil

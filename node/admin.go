@@ -47,7 +47,11 @@ func (n *Node) readiness() http.HandlerFunc {
 			writeText(w, n.log, http.StatusServiceUnavailable, fault)
 			return
 		}
-		writeText(w, n.log, http.StatusOK, "ok")
+		text := "ok"
+		if cause := n.writes.fault(); cause != "" { // reads go on, so the node stays in service
+			text += ", but writes do not succeed: " + cause
+		}
+		writeText(w, n.log, http.StatusOK, text)
 	}
 }
 

@@ -62,6 +62,7 @@ type Node struct {
 	stored            *prometheus.Registry // metrics that are read from the database
 	ready             atomic.Bool
 	schema            *schemaWatch
+	writes            *writeWatch
 	faults            *failpoint.Set // nil unless Config.Failpoints
 	api               *api.Server
 	operator          *operator.Service
@@ -101,8 +102,12 @@ type Node struct {
 func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	db, log := n.db, n.log
 	cfg.Clock = cfg.Clock.System()
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	n.rounds, n.reg, n.stored = worker.NewRounds(cfg.Clock), prometheus.NewRegistry(), prometheus.NewRegistry()
-	n.schema = newSchemaWatch(db.requests, migrations.Newest(), log)
+	n.schema = newSchemaWatch(db.requests, migrations.Newest(), log, cfg.Now)
+	n.writes = newWriteWatch(db.maintenance, log, cfg.Clock.Now)
 	n.registerNode()
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
@@ -164,12 +169,15 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		Quotas:    n.quotas,
 		Lifetimes: cfg.Lifetimes,
 		Committed: n.sequencer.Wake,
-		Answered:  n.requests.Add,
-		Gate:      n.gate,
-		Erasures:  erasures,
-		Erasing:   n.gate.Wake.Send,
-		Events:    n.hub,
-		Signals:   n.signals, EpochWindow: cfg.EpochWindow,
+		Answered: func(q requests.Request) {
+			n.requests.Add(q)
+			n.writes.Answered(q)
+		},
+		Gate:     n.gate,
+		Erasures: erasures,
+		Erasing:  n.gate.Wake.Send,
+		Events:   n.hub,
+		Signals:  n.signals, EpochWindow: cfg.EpochWindow,
 		Heads:   n.heads,
 		Network: n.network,
 		Tickets: events.NewTickets(db.requests),
@@ -211,6 +219,7 @@ func (n *Node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.V
 	return serviceauth.New(serviceauth.Config{
 		Audiences: serviceauth.Audiences(cfg.ServiceDID), Directory: n.identities,
 		Replays: serviceauth.NewUsedTokens(n.db.reserved), Urgent: nsid.SendMessage,
+		Now: cfg.Now, Clock: n.schema.clock,
 	})
 }
 

@@ -123,6 +123,8 @@ type Config struct {
 	TracesSample float64
 	// Clock is not a setting. It is the clock of workers, extensions of leases, and scrapes.
 	Clock worker.Clock
+	// Now is not a setting. It is the clock that judges the times of tokens. The default is time.Now.
+	Now func() time.Time
 	// Failpoints (MLSD_FAILPOINTS) lets the admin listener stop writes at named points (POST
 	// /failpoints). For fault tests only.
 	Failpoints bool

@@ -30,8 +30,15 @@ func (n *Node) registerNode() {
 		}
 		return 0
 	})
+	ahead := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mlsd_database_clock_ahead_seconds",
+		Help: "How far the database's clock is ahead of this node's; negative if it is behind.",
+	}, func() float64 { return n.schema.clock.Ahead().Seconds() })
+	failing := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mlsd_writes_failing", Help: "1 if writes fail and none succeeds, for 10 to 20 seconds or longer, else 0.",
+	}, n.writes.failing)
 	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		build, ready, n.rounds,
+		build, ready, ahead, failing, n.rounds,
 		tracing.Metrics(n.tracer), dbmetrics.NewPools(map[string]*pgxpool.Pool{
 			"requests": n.db.requests, "reserved": n.db.reserved, "maintenance": n.db.maintenance,
 		}))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mlsd/internal/pgpool"
@@ -30,8 +31,9 @@ const (
 // records. It is left out even for some time after the outage.
 type outageLog struct {
 	*slog.Logger
-	next *slog.Logger
-	wake worker.Signal
+	next   *slog.Logger
+	wake   worker.Signal
+	writes atomic.Pointer[writeWatch] // while writes fail, it counts records about the database
 
 	mu      sync.Mutex // guards what follows
 	running bool       // Run is running; otherwise all records are written
@@ -154,19 +156,27 @@ func (l *outageLog) takes(others int, write func()) bool {
 	return true
 }
 
+// errorOf returns the attribute error of a record.
+func errorOf(r slog.Record) (found error) {
+	r.Attrs(func(a slog.Attr) bool {
+		if err, ok := a.Value.Any().(error); ok && a.Key == "error" {
+			found = err
+		}
+		return found == nil
+	})
+	return found
+}
+
 // aboutDatabase reports whether a record is about a database that cannot be reached, and how many
 // other records it stands for.
 func aboutDatabase(r slog.Record) (found bool, others int) {
 	r.Attrs(func(a slog.Attr) bool {
-		if err, ok := a.Value.Any().(error); ok && a.Key == "error" {
-			found = pgpool.Unavailable(err)
-		}
 		if a.Key == ratelog.LeftOut {
 			others = int(a.Value.Int64())
 		}
 		return true
 	})
-	return found, others
+	return pgpool.Unavailable(errorOf(r)), others
 }
 
 // outageHandler is a slog.Handler that asks an outageLog about each record.
@@ -184,6 +194,9 @@ func (h *outageHandler) Enabled(ctx context.Context, level slog.Level) bool {
 func (h *outageHandler) Handle(ctx context.Context, r slog.Record) error {
 	if found, others := aboutDatabase(r); found {
 		kept := r.Clone()
+		if w := h.log.writes.Load(); w != nil && w.takes(errorOf(r), others) {
+			return nil
+		}
 		write := func() { _ = h.next.Handle(context.WithoutCancel(ctx), kept) } // an error of the log has nowhere to go
 		if h.log.takes(others, write) {
 			return nil

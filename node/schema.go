@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/clock"
 	"mlsd/migrations"
 )
 
@@ -16,19 +17,22 @@ const (
 	schemaTimeout  = time.Second // of one check
 )
 
-// schemaWatch checks whether the database answers, and whether this server can serve with its
-// schema. Another server or an operator can change the schema at any time.
+// schemaWatch checks whether the database answers, whether this server can serve with its schema, and
+// how far its clock is from this node's. Another server or an operator can change the schema at any
+// time.
 type schemaWatch struct {
 	db     *pgxpool.Pool
 	binary uint // the newest migration that this server knows
 	log    *slog.Logger
+	clock  *clock.Offset // measured at each check
+	local  func() time.Time
 	now    atomic.Pointer[string] // the fault, for the readiness; "" means none
 
-	logged string // the fault of the schema that was logged last; owned by RunOnce
+	logged string // the kind of fault that was logged last; owned by RunOnce
 }
 
-func newSchemaWatch(db *pgxpool.Pool, binary uint, log *slog.Logger) *schemaWatch {
-	w := &schemaWatch{db: db, binary: binary, log: log}
+func newSchemaWatch(db *pgxpool.Pool, binary uint, log *slog.Logger, local func() time.Time) *schemaWatch {
+	w := &schemaWatch{db: db, binary: binary, log: log, clock: &clock.Offset{}, local: local}
 	w.now.Store(new("the schema was not checked yet"))
 	return w
 }
@@ -41,6 +45,7 @@ func (w *schemaWatch) fault() string { return *w.now.Load() }
 func (w *schemaWatch) RunOnce(ctx context.Context) error {
 	looking, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
+	asked := w.local()
 	state, err := migrations.Read(looking, w.db)
 	if ctx.Err() != nil {
 		return nil // the server ends
@@ -49,18 +54,24 @@ func (w *schemaWatch) RunOnce(ctx context.Context) error {
 		w.now.Store(new("the database cannot be reached"))
 		return nil
 	}
-	fault := ""
+	if !state.Now.IsZero() {
+		w.clock.Measure(asked, state.Now, w.local())
+	}
+	fault, kind := w.clock.Fault(), "clock" // the seconds in this fault change
 	if err := state.Serves(w.binary); err != nil {
 		fault = err.Error()
+		kind = fault
+	} else if fault == "" {
+		kind = ""
 	}
 	w.now.Store(&fault)
 	switch {
-	case fault == w.logged:
-	case fault == "":
+	case kind == w.logged:
+	case kind == "":
 		w.log.InfoContext(ctx, "ready again")
 	default:
 		w.log.WarnContext(ctx, "not ready", "error", fault)
 	}
-	w.logged = fault
+	w.logged = kind
 	return nil
 }

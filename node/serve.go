@@ -152,6 +152,7 @@ func (l *lifecycle) listen(context.Context) (err error) {
 
 func (l *lifecycle) startNode(ctx context.Context) (err error) {
 	if l.node, err = Start(ctx, l.cfg, l.databaseURL, l.publicListen.Addr(), l.tracer, l.log); err == nil {
+		l.outages.writes.Store(l.node.writes)
 		l.onClose(l.node.Close)
 	}
 	return err

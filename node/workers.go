@@ -44,6 +44,7 @@ func (n *Node) workers() []func(context.Context) {
 	log := n.log
 	all := []func(context.Context){
 		n.rounds.Every("schema watch", schemaInterval, log, n.schema.RunOnce, worker.AfterInterval()).Run,
+		n.rounds.Every("write watch", writesInterval, log, n.writes.RunOnce, worker.AfterInterval()).Run,
 		n.rounds.Every("sweeper", sweepInterval, log, n.sweep, worker.Limit(sweepTimeout)).Run,
 		n.rounds.Every("identity key sync", serviceauth.SyncInterval, log, n.identities.Sync,
 			worker.AtEnd(n.identities.Sync)).Run,

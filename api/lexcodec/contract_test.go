@@ -56,6 +56,39 @@ func TestValidRequests(t *testing.T) {
 	}
 }
 
+// R3: null for an optional field is as if the field were absent, for the effect and for the hash of
+// the request, at every depth of every method.
+func TestNullIsAbsence(t *testing.T) {
+	t.Parallel()
+	pairs := 0
+	for _, r := range mlsapi.Routes[none]() {
+		for _, p := range examples.Nulls(r.Method.NSID) {
+			pairs++
+			null, v := decode(t, r, nil, p.Null)
+			if v != nil {
+				t.Errorf("%s, %s: null is refused: %v", r.Method.NSID, p.Field, v)
+				continue
+			}
+			absent, v := decode(t, r, nil, p.Absent)
+			if v != nil {
+				t.Fatalf("%s, %s: absence is refused: %v", r.Method.NSID, p.Field, v)
+			}
+			if diff := cmp.Diff(absent, null); diff != "" {
+				t.Errorf("%s, %s (-absent +null):\n%s", r.Method.NSID, p.Field, diff)
+			}
+			hashed, keyed := absent.(interface{ Fields() []lexcodec.Field })
+			if keyed {
+				if diff := cmp.Diff(hashed.Fields(), null.(interface{ Fields() []lexcodec.Field }).Fields()); diff != "" {
+					t.Errorf("%s, %s: other fields are hashed (-absent +null):\n%s", r.Method.NSID, p.Field, diff)
+				}
+			}
+		}
+	}
+	if pairs < 60 {
+		t.Errorf("only %d optional fields were tried", pairs)
+	}
+}
+
 // A request that breaks a rule of a field is refused soon. The refusal names the field and the
 // rule, and repeats no value. This holds for every rule of every method.
 func TestInvalidRequests(t *testing.T) {

@@ -240,6 +240,17 @@ func (d *Decoder) Field(o *Object, bit int, name string) {
 	o.seen |= 1 << bit
 }
 
+// Optional is Field for an optional field. It reports whether a value comes next. A null is read
+// here, and is as if the field were absent: serializers of several languages send it.
+func (d *Decoder) Optional(o *Object, bit int, name string) bool {
+	d.Field(o, bit, name)
+	if d.err == nil && d.json.PeekKind() == jsontext.KindNull {
+		d.token()
+		return false
+	}
+	return d.err == nil
+}
+
 // Skip ignores a field that the lexicon does not know.
 func (d *Decoder) Skip(o *Object) {
 	d.path = d.path[:len(d.path)-1] // messages do not repeat the client's names

@@ -33,8 +33,9 @@ func (v *AcceptConvoInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "idempotencyKey":
-			d.Field(&o, 1, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 1, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		default:
 			d.Skip(&o)
 		}

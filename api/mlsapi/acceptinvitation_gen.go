@@ -38,8 +38,9 @@ func (v *AcceptInvitationInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "convoId")
 			v.ConvoID = d.Text(0, 64)
 		case "idempotencyKey":
-			d.Field(&o, 1, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 1, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "service":
 			d.Field(&o, 2, "service")
 			v.Service = d.DID()

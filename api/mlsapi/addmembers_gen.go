@@ -49,8 +49,9 @@ func (v *AddMembersInput) decode(d *lexcodec.Decoder) {
 	for d.Next(&o) {
 		switch string(d.Name()) {
 		case "commit":
-			d.Field(&o, 0, "commit")
-			v.Commit = d.Base64(0, lexcodec.NoLimit)
+			if d.Optional(&o, 0, "commit") {
+				v.Commit = d.Base64(0, lexcodec.NoLimit)
+			}
 		case "convoId":
 			d.Field(&o, 1, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
@@ -58,22 +59,27 @@ func (v *AddMembersInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 2, "didList")
 			v.DIDList = lexcodec.Array(d, 1, 50, func(d *lexcodec.Decoder) syntax.DID { return d.DID() })
 		case "groupInfo":
-			d.Field(&o, 3, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 4194304)
+			if d.Optional(&o, 3, "groupInfo") {
+				v.GroupInfo = d.Bytes(0, 4194304)
+			}
 		case "idempotencyKey":
-			d.Field(&o, 4, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 4, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "keyPackageHashes":
-			d.Field(&o, 5, "keyPackageHashes")
-			v.KeyPackageHashes = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageHashEntry {
-				return lexcodec.Nested(d, (*KeyPackageHashEntry).decode)
-			})
+			if d.Optional(&o, 5, "keyPackageHashes") {
+				v.KeyPackageHashes = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageHashEntry {
+					return lexcodec.Nested(d, (*KeyPackageHashEntry).decode)
+				})
+			}
 		case "receipts":
-			d.Field(&o, 6, "receipts")
-			v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
+			if d.Optional(&o, 6, "receipts") {
+				v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
+			}
 		case "welcomeMessage":
-			d.Field(&o, 7, "welcomeMessage")
-			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
+			if d.Optional(&o, 7, "welcomeMessage") {
+				v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -37,8 +37,9 @@ func (v *BlockActorInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "did")
 			v.DID = d.DID()
 		case "idempotencyKey":
-			d.Field(&o, 1, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 1, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -38,14 +38,17 @@ func (v *ConfirmWelcomeInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "deviceId":
-			d.Field(&o, 1, "deviceId")
-			v.DeviceID = lexcodec.Pointer(d.Text(0, 256))
+			if d.Optional(&o, 1, "deviceId") {
+				v.DeviceID = lexcodec.Pointer(d.Text(0, 256))
+			}
 		case "errorDetails":
-			d.Field(&o, 2, "errorDetails")
-			v.ErrorDetails = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
+			if d.Optional(&o, 2, "errorDetails") {
+				v.ErrorDetails = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
+			}
 		case "keyPackageRef":
-			d.Field(&o, 3, "keyPackageRef")
-			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
+			if d.Optional(&o, 3, "keyPackageRef") {
+				v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))
+			}
 		case "success":
 			d.Field(&o, 4, "success")
 			v.Success = d.Boolean()

@@ -38,8 +38,9 @@ func (v *CreateAttachmentInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "idempotencyKey":
-			d.Field(&o, 1, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 1, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "sha256":
 			d.Field(&o, 2, "sha256")
 			v.Sha256 = d.Text(64, 64)

@@ -55,34 +55,42 @@ func (v *CreateConvoInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "cipherSuite")
 			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
 		case "currentEpoch":
-			d.Field(&o, 1, "currentEpoch")
-			v.CurrentEpoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
+			if d.Optional(&o, 1, "currentEpoch") {
+				v.CurrentEpoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
+			}
 		case "groupId":
 			d.Field(&o, 2, "groupId")
 			v.GroupID = d.Text(0, 128)
 		case "groupInfo":
-			d.Field(&o, 3, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 4194304)
+			if d.Optional(&o, 3, "groupInfo") {
+				v.GroupInfo = d.Bytes(0, 4194304)
+			}
 		case "idempotencyKey":
-			d.Field(&o, 4, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 4, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "initialMembers":
-			d.Field(&o, 5, "initialMembers")
-			v.InitialMembers = lexcodec.Array(d, 0, 100, func(d *lexcodec.Decoder) syntax.DID { return d.DID() })
+			if d.Optional(&o, 5, "initialMembers") {
+				v.InitialMembers = lexcodec.Array(d, 0, 100, func(d *lexcodec.Decoder) syntax.DID { return d.DID() })
+			}
 		case "keyPackageHashes":
-			d.Field(&o, 6, "keyPackageHashes")
-			v.KeyPackageHashes = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageHashEntry {
-				return lexcodec.Nested(d, (*KeyPackageHashEntry).decode)
-			})
+			if d.Optional(&o, 6, "keyPackageHashes") {
+				v.KeyPackageHashes = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageHashEntry {
+					return lexcodec.Nested(d, (*KeyPackageHashEntry).decode)
+				})
+			}
 		case "metadata":
-			d.Field(&o, 7, "metadata")
-			v.Metadata = lexcodec.Pointer(lexcodec.Nested(d, (*ConvoMetadata).decode))
+			if d.Optional(&o, 7, "metadata") {
+				v.Metadata = lexcodec.Pointer(lexcodec.Nested(d, (*ConvoMetadata).decode))
+			}
 		case "receipts":
-			d.Field(&o, 8, "receipts")
-			v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
+			if d.Optional(&o, 8, "receipts") {
+				v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
+			}
 		case "welcomeMessage":
-			d.Field(&o, 9, "welcomeMessage")
-			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
+			if d.Optional(&o, 9, "welcomeMessage") {
+				v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -25,11 +25,13 @@ func (v *ConvoMetadata) decode(d *lexcodec.Decoder) {
 	for d.Next(&o) {
 		switch string(d.Name()) {
 		case "description":
-			d.Field(&o, 0, "description")
-			v.Description = lexcodec.Pointer(d.Text(0, 512))
+			if d.Optional(&o, 0, "description") {
+				v.Description = lexcodec.Pointer(d.Text(0, 512))
+			}
 		case "name":
-			d.Field(&o, 1, "name")
-			v.Name = lexcodec.Pointer(d.Text(0, 128))
+			if d.Optional(&o, 1, "name") {
+				v.Name = lexcodec.Pointer(d.Text(0, 128))
+			}
 		default:
 			d.Skip(&o)
 		}

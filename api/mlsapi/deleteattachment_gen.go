@@ -38,8 +38,9 @@ func (v *DeleteAttachmentInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 1, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "idempotencyKey":
-			d.Field(&o, 2, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 2, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		default:
 			d.Skip(&o)
 		}

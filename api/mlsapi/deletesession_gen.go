@@ -29,8 +29,9 @@ func (v *DeleteSessionInput) decode(d *lexcodec.Decoder) {
 	for d.Next(&o) {
 		switch string(d.Name()) {
 		case "deviceId":
-			d.Field(&o, 0, "deviceId")
-			v.DeviceID = lexcodec.Pointer(d.Text(64, 64))
+			if d.Optional(&o, 0, "deviceId") {
+				v.DeviceID = lexcodec.Pointer(d.Text(64, 64))
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -70,8 +70,9 @@ func (v *DeliverInvitationInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 3, "epoch")
 			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
 		case "expiresAt":
-			d.Field(&o, 4, "expiresAt")
-			v.ExpiresAt = lexcodec.Pointer(d.Datetime())
+			if d.Optional(&o, 4, "expiresAt") {
+				v.ExpiresAt = lexcodec.Pointer(d.Datetime())
+			}
 		case "inviter":
 			d.Field(&o, 5, "inviter")
 			v.Inviter = d.DID()

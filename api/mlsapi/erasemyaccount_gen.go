@@ -38,11 +38,13 @@ func (v *EraseMyAccountInput) decode(d *lexcodec.Decoder) {
 	for d.Next(&o) {
 		switch string(d.Name()) {
 		case "confirmationToken":
-			d.Field(&o, 0, "confirmationToken")
-			v.ConfirmationToken = lexcodec.Pointer(d.Text(1, 128))
+			if d.Optional(&o, 0, "confirmationToken") {
+				v.ConfirmationToken = lexcodec.Pointer(d.Text(1, 128))
+			}
 		case "idempotencyKey":
-			d.Field(&o, 1, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 1, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -44,23 +44,28 @@ func (v *LeaveConvoInput) decode(d *lexcodec.Decoder) {
 	for d.Next(&o) {
 		switch string(d.Name()) {
 		case "block":
-			d.Field(&o, 0, "block")
-			v.Block = lexcodec.Pointer(d.Boolean())
+			if d.Optional(&o, 0, "block") {
+				v.Block = lexcodec.Pointer(d.Boolean())
+			}
 		case "commit":
-			d.Field(&o, 1, "commit")
-			v.Commit = d.Base64(0, lexcodec.NoLimit)
+			if d.Optional(&o, 1, "commit") {
+				v.Commit = d.Base64(0, lexcodec.NoLimit)
+			}
 		case "convoId":
 			d.Field(&o, 2, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "groupInfo":
-			d.Field(&o, 3, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 4194304)
+			if d.Optional(&o, 3, "groupInfo") {
+				v.GroupInfo = d.Bytes(0, 4194304)
+			}
 		case "idempotencyKey":
-			d.Field(&o, 4, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 4, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "targetDid":
-			d.Field(&o, 5, "targetDid")
-			v.TargetDID = lexcodec.Pointer(d.DID())
+			if d.Optional(&o, 5, "targetDid") {
+				v.TargetDID = lexcodec.Pointer(d.DID())
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -43,11 +43,13 @@ func (v *ProcessExternalCommitInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 1, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "groupInfo":
-			d.Field(&o, 2, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 4194304)
+			if d.Optional(&o, 2, "groupInfo") {
+				v.GroupInfo = d.Bytes(0, 4194304)
+			}
 		case "idempotencyKey":
-			d.Field(&o, 3, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 3, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		default:
 			d.Skip(&o)
 		}

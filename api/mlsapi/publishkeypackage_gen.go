@@ -38,11 +38,13 @@ func (v *PublishKeyPackageInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "cipherSuite")
 			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
 		case "expires":
-			d.Field(&o, 1, "expires")
-			v.Expires = lexcodec.Pointer(d.Datetime())
+			if d.Optional(&o, 1, "expires") {
+				v.Expires = lexcodec.Pointer(d.Datetime())
+			}
 		case "idempotencyKey":
-			d.Field(&o, 2, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 2, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "keyPackage":
 			d.Field(&o, 3, "keyPackage")
 			v.KeyPackage = d.Base64(0, 65536)

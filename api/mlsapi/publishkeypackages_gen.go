@@ -30,8 +30,9 @@ func (v *PublishKeyPackagesInput) decode(d *lexcodec.Decoder) {
 	for d.Next(&o) {
 		switch string(d.Name()) {
 		case "idempotencyKey":
-			d.Field(&o, 0, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 0, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "keyPackages":
 			d.Field(&o, 1, "keyPackages")
 			v.KeyPackages = lexcodec.Array(d, 1, 100, func(d *lexcodec.Decoder) Item { return lexcodec.Nested(d, (*Item).decode) })
@@ -94,8 +95,9 @@ func (v *Item) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "cipherSuite")
 			v.CipherSuite = d.Text(0, lexcodec.NoLimit)
 		case "expires":
-			d.Field(&o, 1, "expires")
-			v.Expires = lexcodec.Pointer(d.Datetime())
+			if d.Optional(&o, 1, "expires") {
+				v.Expires = lexcodec.Pointer(d.Datetime())
+			}
 		case "keyPackage":
 			d.Field(&o, 2, "keyPackage")
 			v.KeyPackage = d.Base64(0, 65536)

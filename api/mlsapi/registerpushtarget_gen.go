@@ -58,23 +58,28 @@ func (v *RegisterPushTargetInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "deviceId")
 			v.DeviceID = d.Text(1, 256)
 		case "environment":
-			d.Field(&o, 1, "environment")
-			v.Environment = lexcodec.Pointer(d.Text(0, 64))
+			if d.Optional(&o, 1, "environment") {
+				v.Environment = lexcodec.Pointer(d.Text(0, 64))
+			}
 		case "idempotencyKey":
-			d.Field(&o, 2, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 2, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "kind":
 			d.Field(&o, 3, "kind")
 			v.Kind = d.Text(0, 64)
 		case "token":
-			d.Field(&o, 4, "token")
-			v.Token = lexcodec.Pointer(d.Text(0, 400))
+			if d.Optional(&o, 4, "token") {
+				v.Token = lexcodec.Pointer(d.Text(0, 400))
+			}
 		case "topic":
-			d.Field(&o, 5, "topic")
-			v.Topic = lexcodec.Pointer(d.Text(0, 256))
+			if d.Optional(&o, 5, "topic") {
+				v.Topic = lexcodec.Pointer(d.Text(0, 256))
+			}
 		case "url":
-			d.Field(&o, 6, "url")
-			v.URL = lexcodec.Pointer(d.Text(0, 2048))
+			if d.Optional(&o, 6, "url") {
+				v.URL = lexcodec.Pointer(d.Text(0, 2048))
+			}
 		default:
 			d.Skip(&o)
 		}

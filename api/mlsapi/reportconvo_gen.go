@@ -43,8 +43,9 @@ func (v *ReportConvoInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "idempotencyKey":
-			d.Field(&o, 1, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 1, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "keyId":
 			d.Field(&o, 2, "keyId")
 			v.KeyID = d.Text(0, 64)

@@ -50,8 +50,9 @@ func (v *ReportEpochInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 2, "epoch")
 			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
 		case "groupInfo":
-			d.Field(&o, 3, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 4194304)
+			if d.Optional(&o, 3, "groupInfo") {
+				v.GroupInfo = d.Bytes(0, 4194304)
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -66,22 +66,26 @@ func (v *ResetConvoInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 1, "groupInfo")
 			v.GroupInfo = d.Bytes(0, 4194304)
 		case "idempotencyKey":
-			d.Field(&o, 2, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 2, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "keyPackageHashes":
-			d.Field(&o, 3, "keyPackageHashes")
-			v.KeyPackageHashes = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageHashEntry {
-				return lexcodec.Nested(d, (*KeyPackageHashEntry).decode)
-			})
+			if d.Optional(&o, 3, "keyPackageHashes") {
+				v.KeyPackageHashes = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageHashEntry {
+					return lexcodec.Nested(d, (*KeyPackageHashEntry).decode)
+				})
+			}
 		case "reason":
 			d.Field(&o, 4, "reason")
 			v.Reason = d.Text(1, 64)
 		case "receipts":
-			d.Field(&o, 5, "receipts")
-			v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
+			if d.Optional(&o, 5, "receipts") {
+				v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
+			}
 		case "welcomeMessage":
-			d.Field(&o, 6, "welcomeMessage")
-			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
+			if d.Optional(&o, 6, "welcomeMessage") {
+				v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -50,17 +50,20 @@ func (v *SendMessageInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 1, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "embedType":
-			d.Field(&o, 2, "embedType")
-			v.EmbedType = lexcodec.Pointer(d.Text(0, 256))
+			if d.Optional(&o, 2, "embedType") {
+				v.EmbedType = lexcodec.Pointer(d.Text(0, 256))
+			}
 		case "embedUri":
-			d.Field(&o, 3, "embedUri")
-			v.EmbedURI = lexcodec.Pointer(d.URI())
+			if d.Optional(&o, 3, "embedUri") {
+				v.EmbedURI = lexcodec.Pointer(d.URI())
+			}
 		case "epoch":
 			d.Field(&o, 4, "epoch")
 			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
 		case "idempotencyKey":
-			d.Field(&o, 5, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 5, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "senderDid":
 			d.Field(&o, 6, "senderDid")
 			v.SenderDID = d.DID()

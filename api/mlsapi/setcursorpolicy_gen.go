@@ -37,8 +37,9 @@ func (v *SetCursorPolicyInput) decode(d *lexcodec.Decoder) {
 	for d.Next(&o) {
 		switch string(d.Name()) {
 		case "idempotencyKey":
-			d.Field(&o, 0, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 0, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "shareCursors":
 			d.Field(&o, 1, "shareCursors")
 			v.ShareCursors = d.Text(0, 64)

@@ -40,8 +40,9 @@ func (v *SetInvitationPolicyInput) decode(d *lexcodec.Decoder) {
 	for d.Next(&o) {
 		switch string(d.Name()) {
 		case "idempotencyKey":
-			d.Field(&o, 0, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 0, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "policy":
 			d.Field(&o, 1, "policy")
 			v.Policy = d.Text(0, 64)

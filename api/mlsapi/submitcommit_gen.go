@@ -49,17 +49,21 @@ func (v *SubmitCommitInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 1, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "groupInfo":
-			d.Field(&o, 2, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 4194304)
+			if d.Optional(&o, 2, "groupInfo") {
+				v.GroupInfo = d.Bytes(0, 4194304)
+			}
 		case "idempotencyKey":
-			d.Field(&o, 3, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 3, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "receipts":
-			d.Field(&o, 4, "receipts")
-			v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
+			if d.Optional(&o, 4, "receipts") {
+				v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
+			}
 		case "welcomeMessage":
-			d.Field(&o, 5, "welcomeMessage")
-			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
+			if d.Optional(&o, 5, "welcomeMessage") {
+				v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -34,8 +34,9 @@ func (v *UnblockActorInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "did")
 			v.DID = d.DID()
 		case "idempotencyKey":
-			d.Field(&o, 1, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 1, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		default:
 			d.Skip(&o)
 		}

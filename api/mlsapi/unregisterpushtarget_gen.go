@@ -34,8 +34,9 @@ func (v *UnregisterPushTargetInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "deviceId")
 			v.DeviceID = d.Text(1, 256)
 		case "idempotencyKey":
-			d.Field(&o, 1, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 1, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -38,17 +38,20 @@ func (v *UpdateCursorInput) decode(d *lexcodec.Decoder) {
 	for d.Next(&o) {
 		switch string(d.Name()) {
 		case "authenticatorHash":
-			d.Field(&o, 0, "authenticatorHash")
-			v.AuthenticatorHash = d.Bytes(0, 32)
+			if d.Optional(&o, 0, "authenticatorHash") {
+				v.AuthenticatorHash = d.Bytes(0, 32)
+			}
 		case "convoId":
 			d.Field(&o, 1, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "delivered":
-			d.Field(&o, 2, "delivered")
-			v.Delivered = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
+			if d.Optional(&o, 2, "delivered") {
+				v.Delivered = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
+			}
 		case "epoch":
-			d.Field(&o, 3, "epoch")
-			v.Epoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
+			if d.Optional(&o, 3, "epoch") {
+				v.Epoch = lexcodec.Pointer(d.Integer(0, lexcodec.MaxInteger))
+			}
 		case "seq":
 			d.Field(&o, 4, "seq")
 			v.Seq = d.Integer(0, lexcodec.MaxInteger)

@@ -39,11 +39,13 @@ func (v *WithdrawKeyPackagesInput) decode(d *lexcodec.Decoder) {
 			d.Field(&o, 0, "deviceId")
 			v.DeviceID = d.Text(1, 256)
 		case "idempotencyKey":
-			d.Field(&o, 1, "idempotencyKey")
-			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			if d.Optional(&o, 1, "idempotencyKey") {
+				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+			}
 		case "keyPackageRefs":
-			d.Field(&o, 2, "keyPackageRefs")
-			v.KeyPackageRefs = lexcodec.Array(d, 1, 500, func(d *lexcodec.Decoder) string { return d.Text(1, 128) })
+			if d.Optional(&o, 2, "keyPackageRefs") {
+				v.KeyPackageRefs = lexcodec.Array(d, 1, 500, func(d *lexcodec.Decoder) string { return d.Text(1, 128) })
+			}
 		default:
 			d.Skip(&o)
 		}

@@ -94,6 +94,7 @@ type watched struct {
 	database string
 	db       *pgxpool.Pool
 	time     *simulated
+	wrong    movedClock    // of tokens
 	hung     time.Duration // the interval of a worker whose round does not end
 	flags    []string
 	files    string        // the directory of attachments; "": not asked for
@@ -129,6 +130,7 @@ func (w *watched) add() {
 		return node.Run(ctx, &cli.Command{Name: "mlsd", Action: node.WithConfig(0,
 			func(ctx context.Context, cfg node.Config, _ *cli.Command) error {
 				cfg.Clock = w.time.clock()
+				cfg.Now = w.wrong.now
 				return node.Serve(ctx, cfg, stdout, stderr)
 			})}, args, environ)
 	}

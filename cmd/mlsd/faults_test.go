@@ -66,6 +66,20 @@ var faults = []fault{
 			}
 		}
 	}},
+	{alerts: []string{"MlsdClocksDiffer"}, cause: func(w *watched) func() {
+		w.wrong.ahead.Store(int64(10 * time.Second))
+		return nil
+	}},
+	// Somebody locks the table of convos, and forgets the transaction.
+	{alerts: []string{"MlsdWritesFail"}, cause: func(w *watched) func() {
+		alice := w.user()
+		convo := alice.create(w.user())
+		w.holds(`LOCK TABLE convos`)
+		return func() {
+			alice.procedure(mlsapi.NSIDSendMessage, alice.message(convo, "hello")).must().
+				fails(http.StatusConflict, mlsapi.ErrRequestInProgress)
+		}
+	}},
 	// The database takes a second for a statement.
 	{alerts: []string{"MlsdSlow"}, step: 4 * time.Minute, cause: func(w *watched) func() {
 		alice := w.user()

@@ -181,11 +181,15 @@ func (g *source) decodeMethod(name string, fields []field) {
 		g.p("switch string(d.Name()) {")
 		for i, f := range fields {
 			g.p("case %q:", f.json)
-			g.p("d.Field(&o, %d, %q)", i, f.json)
+			decoded := f.typ.decode
 			if f.pointer() {
-				g.p("v.%s = lexcodec.Pointer(%s)", f.goName, f.typ.decode)
+				decoded = "lexcodec.Pointer(" + decoded + ")"
+			}
+			if f.required {
+				g.p("d.Field(&o, %d, %q)", i, f.json)
+				g.p("v.%s = %s", f.goName, decoded)
 			} else {
-				g.p("v.%s = %s", f.goName, f.typ.decode)
+				g.p("if d.Optional(&o, %d, %q) { v.%s = %s }", i, f.json, f.goName, decoded)
 			}
 		}
 		g.p("default: d.Skip(&o)")

@@ -43,6 +43,15 @@ var ErrHost = errors.New("serviceauth: the host of the DID document failed")
 // connect to. A [Directory] returns ErrIssuer, and Validate reports it as an [InvalidError].
 var ErrIssuer = errors.New("serviceauth: issuer has no usable signing key")
 
+// ErrClock is the [ErrUnavailable] of a token that is too early or too late by this node's clock,
+// while this clock and the database's differ too much to tell.
+var ErrClock = fmt.Errorf("%w: clocks differ", ErrUnavailable)
+
+// ErrLate is the [ErrUnavailable] of a token that verified in time, and that is used only after the
+// database has stopped remembering its use. The request waited for long, or the clocks differ. The
+// token was not used before, so the same request can be sent with a new one.
+var ErrLate = fmt.Errorf("%w: it expired before it was used", ErrUnavailable)
+
 // InvalidError means that a token is refused and stays refused. The client needs a new token. The
 // answer is InvalidToken, status 401. It is never ExpiredToken, which makes clients refresh their
 // session.
@@ -64,6 +73,9 @@ func (e *InvalidError) Error() string {
 	}
 	return "serviceauth: invalid token: " + e.Message()
 }
+
+// timing reports whether the token is refused because of its times and this server's clock.
+func (e *InvalidError) timing() bool { return e.Reason == reasonExpired || e.Reason == reasonFuture }
 
 // Message returns the text for the client.
 func (e *InvalidError) Message() string {
@@ -130,7 +142,7 @@ const (
 	reasonClaims    = "token claims are malformed"
 	reasonAlg       = "alg must be ES256 or ES256K"
 	reasonTyp       = "typ is that of another kind of token"
-	reasonKid       = "kid must be #atproto"
+	reasonKid       = "kid must be atproto"
 	reasonCrit      = "crit is not supported"
 	reasonIss       = "iss must be a did:plc or did:web account"
 	reasonAud       = "aud is not this service"

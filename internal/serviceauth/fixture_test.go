@@ -7,6 +7,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"mlsd/internal/clock"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
 )
@@ -23,6 +24,7 @@ type fixture struct {
 	dir     *authtest.Directory
 	replays *authtest.Replays
 	now     time.Time
+	clock   clock.Offset
 	from    string // the address that requests come from
 }
 
@@ -35,6 +37,7 @@ func newFixture(tb testing.TB, ids ...*authtest.Identity) *fixture {
 		Replays:   f.replays,
 		Urgent:    send,
 		Now:       func() time.Time { return f.now },
+		Clock:     &f.clock,
 	})
 	if err != nil {
 		tb.Fatal(err)

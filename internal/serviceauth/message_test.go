@@ -51,7 +51,7 @@ func TestRefusalsNameBoth(t *testing.T) {
 			"it is not JSON", `instead of {"iss":DID`},
 		{"alg", with(header("alg", "none")), `it is "none"`, "must be ES256 or ES256K"},
 		{"typ", with(header("typ", "at+jwt")), `"at+jwt"`, `instead of "JWT": send the token of getServiceAuth`},
-		{"kid", with(header("kid", "#key")), `it is "#key"`, "must be #atproto"},
+		{"kid", with(header("kid", "#key")), `it is "#key"`, "must be atproto"},
 		{"crit", with(header("crit", []string{"exp"})), "crit is not supported", "leave it out"},
 		{"iss", with(claim("iss", "alice.test")), `it is "alice.test"`, "must be a did:plc or did:web account"},
 		{"aud", with(claim("aud", "did:web:elsewhere.test")), `"did:web:elsewhere.test" instead`,

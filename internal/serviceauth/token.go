@@ -151,6 +151,10 @@ func decodeBase64URL(s string) ([]byte, error) {
 	return segmentEncoding.DecodeString(s)
 }
 
+// accountKey is the name of the key in an account's DID document that signs its tokens, and the kid
+// of a token without one (https://atproto.com/specs/xrpc#inter-service-authentication-jwt).
+const accountKey = "atproto"
+
 // parseHeader returns the alg of a header that belongs to a service-auth token.
 func parseHeader(b []byte) (string, error) {
 	var h rawHeader
@@ -163,7 +167,7 @@ func parseHeader(b []byte) (string, error) {
 	case h.Typ != nil && foreignType(*h.Typ):
 		return "", invalid(reasonTyp, `%s instead of "JWT": send the token of getServiceAuth, not the session's`,
 			quoted(*h.Typ))
-	case h.Kid != nil && *h.Kid != "#atproto":
+	case h.Kid != nil && strings.TrimPrefix(*h.Kid, "#") != accountKey: // older tokens have the #
 		return "", invalid(reasonKid, "it is %s: sign with the account's own key", quoted(*h.Kid))
 	case h.Crit != nil:
 		return "", invalid(reasonCrit, "leave it out")

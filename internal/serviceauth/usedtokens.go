@@ -26,7 +26,7 @@ import (
 // write it carried is what keeps that from having an effect.
 type UsedTokens struct {
 	db   pgpool.DB
-	uses *batch.Batcher[use, bool]
+	uses *batch.Batcher[use, error]
 }
 
 // use is a token, and until when it must be remembered.
@@ -51,45 +51,60 @@ func NewUsedTokens(db pgpool.DB) *UsedTokens {
 
 // Use implements [ReplayStore]. It shares a round trip with the uses that come at the same time.
 // After an error the token may or may not be used up, and must be taken as used.
-func (u *UsedTokens) Use(ctx context.Context, id TokenID, exp time.Time) (bool, error) {
-	fresh, err := u.uses.Do(ctx, use{id, exp})
-	return fresh, errs.Wrap(err, "used_tokens")
+func (u *UsedTokens) Use(ctx context.Context, id TokenID, exp time.Time) error {
+	refusal, err := u.uses.Do(ctx, use{id, exp})
+	if err != nil {
+		return errs.Wrap(err, "used_tokens")
+	}
+	return refusal
 }
 
-// LateUse is how long after its expiration a token may still be used: as long as a request takes.
-// Later its row may be swept, and the token counts as used.
+// LateUse is how long after its expiration a token may still be used, by the database's clock: as
+// long as a request takes. Later its row may be swept, so the use is refused with ErrLate.
 const LateUse = 30 * time.Second
 
-// record uses tokens up and reports of each whether this is its first use. The primary key decides:
+// record uses tokens up. For each it returns nil, ErrReplayed or ErrLate. The primary key decides:
 // of inserts at the same time, on any node, one gets a row, and the others wait for it and get
 // none. Tokens are inserted in their order, so that transactions cannot wait for each other.
-func (u *UsedTokens) record(ctx context.Context, uses []use) ([]bool, error) {
+func (u *UsedTokens) record(ctx context.Context, uses []use) ([]error, error) {
 	tokens := make(pgpool.Array[pgpool.UUID], len(uses))
 	ends := make(pgpool.Array[pgpool.Time], len(uses))
 	for i, s := range uses {
 		tokens[i], ends[i] = pgpool.UUID(s.token), pgpool.Time(s.exp)
 	}
 	rows := pgpool.Rows(ctx, u.db, `
-		INSERT INTO used_tokens (token, expires_at)
-		SELECT token, expires_at FROM unnest($1::uuid[], $2::timestamptz[]) AS u (token, expires_at)
-		WHERE expires_at > clock_timestamp() - $3::interval
-		ORDER BY token
-		ON CONFLICT DO NOTHING
-		RETURNING token`, tokens, ends, LateUse)
-	first := make(map[TokenID]bool, len(uses))
+		WITH given AS MATERIALIZED (
+			SELECT token, expires_at, expires_at <= clock_timestamp() - $3::interval AS late
+			FROM unnest($1::uuid[], $2::timestamptz[]) AS u (token, expires_at)
+		), used AS (
+			INSERT INTO used_tokens (token, expires_at) SELECT token, expires_at FROM given WHERE NOT late ORDER BY token
+			ON CONFLICT DO NOTHING RETURNING token
+		)
+		SELECT token, false FROM used UNION ALL SELECT token, true FROM given WHERE late`, tokens, ends, LateUse)
+	first, tooLate := make(map[TokenID]bool, len(uses)), make(map[TokenID]bool)
 	var token [16]byte
-	if _, err := pgx.ForEachRow(rows, []any{&token}, func() error {
-		first[token] = true
+	var late bool
+	if _, err := pgx.ForEachRow(rows, []any{&token, &late}, func() error {
+		if late {
+			tooLate[token] = true
+		} else {
+			first[token] = true
+		}
 		return nil
 	}); err != nil {
 		return nil, err
 	}
-	fresh := make([]bool, len(uses))
+	refusals := make([]error, len(uses))
 	for i, s := range uses {
-		fresh[i] = first[s.token]
+		switch {
+		case tooLate[s.token]:
+			refusals[i] = ErrLate
+		case !first[s.token]:
+			refusals[i] = ErrReplayed
+		}
 		delete(first, s.token) // another use of the same token in uses is not the first
 	}
-	return fresh, nil
+	return refusals, nil
 }
 
 // SweepTokens deletes expired tokens, a minute late: a node whose clock is behind must not accept a

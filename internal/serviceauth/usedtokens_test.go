@@ -2,6 +2,7 @@ package serviceauth_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,23 +41,24 @@ func TestUsedTokens(t *testing.T) {
 	for i, tc := range []struct {
 		token byte
 		exp   time.Time
-		fresh bool
+		want  error
 	}{
-		{1, soon, true},
-		{1, soon, false},
-		{1, soon.Add(time.Hour), false},
-		{2, soon, true},
-		{3, time.Now().Add(-20 * time.Second), true}, // on its way for long
-		{3, soon, false},                             // an old row that is not swept counts too
-		{4, time.Now().Add(-time.Minute), false},     // its row may have been swept
+		{1, soon, nil},
+		{1, soon, serviceauth.ErrReplayed},
+		{1, soon.Add(time.Hour), serviceauth.ErrReplayed},
+		{2, soon, nil},
+		{3, time.Now().Add(-20 * time.Second), nil}, // on its way for long
+		{3, soon, serviceauth.ErrReplayed},          // an old row that is not swept counts too
+		// G3: its row may have been swept. It was not used before, and the refusal does not say so.
+		{4, time.Now().Add(-time.Minute), serviceauth.ErrLate},
 	} {
-		if fresh, err := store.Use(t.Context(), tokenOf(tc.token), tc.exp); err != nil || fresh != tc.fresh {
-			t.Errorf("use %d: %t, %v; want %t", i, fresh, err, tc.fresh)
+		if err := store.Use(t.Context(), tokenOf(tc.token), tc.exp); !errors.Is(err, tc.want) {
+			t.Errorf("use %d: %v, want %v", i, err, tc.want)
 		}
 	}
 	db.Close()
-	if fresh, err := store.Use(t.Context(), tokenOf(9), soon); err == nil || fresh {
-		t.Errorf("without a database: %t, %v", fresh, err)
+	if err := store.Use(t.Context(), tokenOf(9), soon); err == nil || errors.Is(err, serviceauth.ErrReplayed) {
+		t.Errorf("without a database: %v", err)
 	}
 }
 
@@ -168,12 +170,11 @@ func TestUsesOfOneCall(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
-			got, err := store.Use(t.Context(), tokenOf(byte(i%len(fresh))), soon)
-			if err != nil {
-				t.Error(err)
-			}
-			if got {
+			switch err := store.Use(t.Context(), tokenOf(byte(i%len(fresh))), soon); {
+			case err == nil:
 				fresh[i%len(fresh)].Add(1)
+			case !errors.Is(err, serviceauth.ErrReplayed):
+				t.Error(err)
 			}
 		})
 	}

@@ -32,6 +32,7 @@ func TestValidateAccepts(t *testing.T) {
 		"service audience": {alice, string(service) + "#atproto_mls", nil},
 		"no typ":           {alice, string(service), []authtest.Change{authtest.Header("typ", nil)}},
 		"kid":              {alice, string(service), []authtest.Change{authtest.Header("kid", "#atproto")}},
+		"kid without #":    {alice, string(service), []authtest.Change{authtest.Header("kid", "atproto")}}, // G12
 		"jti of 256 bytes": {alice, string(service),
 			[]authtest.Change{authtest.Claim("jti", strings.Repeat("j", 256))}},
 		"one hour": {alice, string(service),
@@ -77,7 +78,7 @@ func TestValidateRefusesCheaply(t *testing.T) {
 	const (
 		typ, iss, lxm, times = "typ is that of another kind of token", "iss must be a did:plc or did:web account",
 			"lxm is not this method", "exp and iat are required, in whole seconds"
-		aud, jti, kid, alg = "aud is not this service", "jti must have 1 to 256 bytes", "kid must be #atproto",
+		aud, jti, kid, alg = "aud is not this service", "jti must have 1 to 256 bytes", "kid must be atproto",
 			"alg must be ES256 or ES256K"
 		malformed, crit        = "token claims are malformed", "crit is not supported"
 		future, expired, lives = "iat or nbf is in the future", "token has expired", "token must expire within 1 hour of iat"
@@ -99,6 +100,8 @@ func TestValidateRefusesCheaply(t *testing.T) {
 		"no alg":                   {changes{header("alg", nil)}, alg},
 		"alg not a string":         {changes{header("alg", 1)}, "token header is malformed"},
 		"kid of another key":       {changes{header("kid", "#atproto_labeler")}, kid},
+		"kid without # of another": {changes{header("kid", "atproto_labeler")}, kid},
+		"kid with two #":           {changes{header("kid", "##atproto")}, kid},
 		"kid empty":                {changes{header("kid", "")}, kid},
 		"crit":                     {changes{header("crit", []string{"exp"})}, crit},
 		"crit empty":               {changes{header("crit", []string{})}, crit},

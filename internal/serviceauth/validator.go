@@ -37,6 +37,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
+	"mlsd/internal/clock"
 	"mlsd/internal/k256"
 	"mlsd/internal/limit"
 )
@@ -91,9 +92,9 @@ type Known struct {
 
 // ReplayStore remembers the tokens that were used, for all nodes together.
 type ReplayStore interface {
-	// Use records that a token is used, at least until exp. fresh is true for exactly one of any
-	// number of calls with the same token, on any node.
-	Use(ctx context.Context, id TokenID, exp time.Time) (fresh bool, err error)
+	// Use records that a token is used, at least until exp. It succeeds for exactly one of any number
+	// of calls with the same token, on any node. Errors: ErrReplayed, ErrLate, errors of the store.
+	Use(ctx context.Context, id TokenID, exp time.Time) error
 }
 
 // Config is what a Validator works with.
@@ -110,6 +111,9 @@ type Config struct {
 	Urgent syntax.NSID
 	// Now is the clock for the times in tokens. Default: time.Now.
 	Now func() time.Time
+	// Clock knows whether Now agrees with the database's clock. If it does not, a token whose times
+	// are wrong gets ErrClock. Default: they agree.
+	Clock *clock.Offset
 }
 
 // Audiences returns the two names under which tokens address the service. A PDS that proxies writes
@@ -124,6 +128,7 @@ type Validator struct {
 	dir       Directory
 	replays   ReplayStore
 	now       func() time.Time
+	clock     *clock.Offset
 	// verified holds tokens of queries by their SHA-256. A procedure's token comes only once.
 	verified   *lru.Cache[[sha256.Size]byte, verifiedToken]
 	addresses  *addressLimits
@@ -161,7 +166,7 @@ func New(cfg Config) (*Validator, error) {
 		return nil, fmt.Errorf("serviceauth: %w", err)
 	}
 	v := &Validator{
-		audiences: audiences, dir: cfg.Directory, replays: cfg.Replays, now: cfg.Now,
+		audiences: audiences, dir: cfg.Directory, replays: cfg.Replays, now: cfg.Now, clock: cfg.Clock,
 		verified: verified, keys: keys,
 		urgent: cfg.Urgent, checking: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
@@ -220,6 +225,9 @@ func (v *Validator) Validate(
 	if err := c.check(v.audiences, nsid, v.now()); err != nil {
 		if known {
 			v.forgetExpired(sum, &c)
+		}
+		if wrong := new(InvalidError); errors.As(err, &wrong) && wrong.timing() && v.clock.Fault() != "" {
+			return Verified{}, ErrClock
 		}
 		return Verified{}, err
 	}

@@ -3,6 +3,7 @@ package serviceauth
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"time"
 
@@ -44,16 +45,12 @@ func (t *Verified) ID() TokenID {
 func (t *Verified) Expires() time.Time { return t.expires }
 
 // Use uses the token up: every later request with it is refused, on every node.
-// The error is [ErrReplayed] where another came first or the token expired some
-// time ago, and [ErrUnavailable] if the store of used tokens failed, when it may
-// be used up or not.
+// Errors: [ErrReplayed] if the token was used before, [ErrLate], and [ErrUnavailable]
+// if the store of used tokens failed. Then the token may be used up.
 func (t *Verified) Use(ctx context.Context) error {
-	fresh, err := t.replays.Use(ctx, t.ID(), t.expires)
-	if err != nil {
+	err := t.replays.Use(ctx, t.ID(), t.expires)
+	if err != nil && !errors.Is(err, ErrReplayed) && !errors.Is(err, ErrLate) {
 		return fmt.Errorf("%w: recording its use: %w", ErrUnavailable, err)
 	}
-	if !fresh {
-		return ErrReplayed
-	}
-	return nil
+	return err
 }

@@ -82,8 +82,24 @@ func (m *method) badFields() []Case {
 				v := root()
 				delete(at(v), f.name)
 				out = append(out, Case{Name: path + ": missing", Field: path, Rule: "required", Body: encode(v)})
+				add("null", path, "null", nil)
 			}
 			m.badValues(path, f.name, f.def, add)
+		})
+	return out
+}
+
+// nulls returns a pair of requests for each optional field: with null for it, and without it.
+func (m *method) nulls() (out []Pair) {
+	m.eachField(m.fields(), "", func(v map[string]any) map[string]any { return v },
+		func(path string, f field, at func(map[string]any) map[string]any) {
+			if f.required {
+				return
+			}
+			null, absent := m.object(m.fields(), false), m.object(m.fields(), false)
+			at(null)[f.name] = nil
+			delete(at(absent), f.name)
+			out = append(out, Pair{Field: path, Null: encode(null), Absent: encode(absent)})
 		})
 	return out
 }
@@ -118,7 +134,6 @@ func (m *method) eachField(fields []field, prefix string, at func(map[string]any
 type adder func(name, field, rule string, bad any)
 
 func (m *method) badValues(path, name string, def lexicon.SchemaDef, add adder) {
-	add("null", path, "null", nil)
 	wrongTypes(path, def, add)
 	switch s := def.Inner.(type) {
 	case lexicon.SchemaInteger:

@@ -60,6 +60,21 @@ func Invalid(nsid string) []Case {
 	return m.badParams()
 }
 
+// Pair is two bodies that mean the same.
+type Pair struct {
+	Field        string
+	Null, Absent []byte
+}
+
+// Nulls returns a pair for each optional field of a method's body, at any depth: null and an absent
+// field are the same request. It panics on an NSID without a lexicon.
+func Nulls(nsid string) []Pair {
+	if m := find(nsid); m.body {
+		return m.nulls()
+	}
+	return nil
+}
+
 // NSIDs returns the methods that have a lexicon.
 func NSIDs() []string {
 	names := []string{}

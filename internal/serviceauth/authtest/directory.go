@@ -113,20 +113,20 @@ type Replays struct {
 }
 
 // Use implements serviceauth.ReplayStore.
-func (r *Replays) Use(_ context.Context, id serviceauth.TokenID, exp time.Time) (bool, error) {
+func (r *Replays) Use(_ context.Context, id serviceauth.TokenID, exp time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.failure != nil {
-		return false, r.failure
+		return r.failure
 	}
 	if r.used == nil {
 		r.used = map[serviceauth.TokenID]time.Time{}
 	}
 	if _, ok := r.used[id]; ok {
-		return false, nil
+		return serviceauth.ErrReplayed
 	}
 	r.used[id] = exp
-	return true, nil
+	return nil
 }
 
 // Fail makes Use fail with err, until Fail(nil).

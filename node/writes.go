@@ -1,0 +1,210 @@
+package node
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/api/mlsapi"
+	"mlsd/features/requests"
+	"mlsd/internal/pgpool"
+)
+
+const (
+	writesInterval = 10 * time.Second
+	writesTimeout  = 3 * time.Second
+	// heldLong is how long a transaction may hold locks before a line names it.
+	heldLong = 10 * time.Second
+)
+
+// writeWatch notices when writes do not succeed, and says why: somebody's locks, a full disk, or a
+// primary that takes no writes. It looks at the answers of real writes, because nothing else shows
+// all that can stop them.
+type writeWatch struct {
+	db         *pgxpool.Pool
+	log        *slog.Logger
+	now        func() time.Time
+	procedures map[string]bool
+	heldLong   time.Duration
+
+	mu        sync.Mutex // guards what follows
+	succeeded int        // writes since the last round
+	failed    int        // writes since the last round that failed by our fault, or waited in vain for a lock
+	last      error      // the last error of the database
+	rounds    int        // rounds in a row with failed writes and no other
+	since     time.Time  // when the first of these rounds ended
+	leftOut   int        // records about the database that were left out since the last line
+	cause     string     // why writes fail, at the last round; "" if they do not
+
+	said time.Time // when a line said last that writes fail; owned by RunOnce
+}
+
+func newWriteWatch(db *pgxpool.Pool, log *slog.Logger, now func() time.Time) *writeWatch {
+	w := &writeWatch{db: db, log: log, now: now, procedures: map[string]bool{}, heldLong: heldLong}
+	for _, m := range mlsapi.Methods() {
+		w.procedures[m.NSID] = m.Kind == mlsapi.Procedure
+	}
+	return w
+}
+
+// Answered counts the answer to a request.
+func (w *writeWatch) Answered(q requests.Request) {
+	if !w.procedures[q.NSID] || q.Replayed {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case q.Status < http.StatusMultipleChoices:
+		w.succeeded++
+	case q.Status >= http.StatusInternalServerError, q.Error == mlsapi.ErrRequestInProgress:
+		w.failed++
+	}
+}
+
+// takes reports whether writes fail, so that a record about the database need not be written: the
+// lines of the watch count it. err is the record's.
+func (w *writeWatch) takes(err error, others int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = err
+	if w.cause == "" {
+		return false
+	}
+	w.leftOut += max(1, others)
+	return true
+}
+
+// fault says why writes do not succeed, or "".
+func (w *writeWatch) fault() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cause
+}
+
+// failing returns 1 if writes do not succeed, else 0.
+func (w *writeWatch) failing() float64 {
+	if w.fault() != "" {
+		return 1
+	}
+	return 0
+}
+
+// RunOnce judges the writes since the last round, and logs what has changed. Writes do not succeed
+// if, in two rounds in a row, some have failed and none has succeeded. Rounds without a write change
+// nothing.
+func (w *writeWatch) RunOnce(ctx context.Context) error {
+	w.mu.Lock()
+	succeeded, failed, last := w.succeeded, w.failed, w.last
+	w.succeeded, w.failed, w.last = 0, 0, nil
+	switch {
+	case succeeded > 0:
+		w.rounds = 0
+	case failed > 0:
+		if w.rounds++; w.rounds == 1 {
+			w.since = w.now()
+		}
+	}
+	failing, since := w.rounds >= 2, w.since
+	w.mu.Unlock()
+	if !failing {
+		w.succeedAgain(ctx, since)
+		if failed == 0 {
+			return nil
+		}
+	}
+	holders, err := w.holders(ctx)
+	if err != nil { // the log says that the database cannot be reached
+		return err
+	}
+	if !failing {
+		if holders != "" {
+			w.log.WarnContext(ctx, "writes wait for locks", "failed", failed, "holders", holders)
+		}
+		return nil
+	}
+	cause := causeOf(last, holders)
+	w.mu.Lock()
+	w.cause = cause
+	leftOut := w.leftOut
+	w.mu.Unlock()
+	if w.said.IsZero() || w.now().Sub(w.said) >= sayEvery {
+		w.said = w.now()
+		w.log.ErrorContext(ctx, "writes do not succeed", "for", w.now().Sub(since).Round(time.Second), "failed", failed,
+			"cause", cause, "left_out", leftOut)
+	}
+	return nil
+}
+
+// succeedAgain ends the fault, if there is one.
+func (w *writeWatch) succeedAgain(ctx context.Context, since time.Time) {
+	w.mu.Lock()
+	cause, leftOut := w.cause, w.leftOut
+	w.cause, w.leftOut = "", 0
+	w.mu.Unlock()
+	if cause != "" {
+		w.said = time.Time{}
+		w.log.WarnContext(ctx, "writes succeed again", "after", w.now().Sub(since).Round(time.Second), "left_out", leftOut)
+	}
+}
+
+// causeOf says why writes fail, from the last error of the database and the holders of locks.
+func causeOf(last error, holders string) string {
+	switch code := pgpool.Code(last); {
+	case code == "53100":
+		return "the database's disk is full: free space on it"
+	case code == "25006":
+		return "the database is read-only: it is a standby, or default_transaction_read_only is on"
+	case holders != "":
+		return "locks are held by " + holders
+	case last != nil:
+		return last.Error()
+	}
+	return "no other transaction holds locks for long; see mlsd_requests_total by error"
+}
+
+// lockHoldersSQL names transactions that hold locks on our tables for long.
+//
+//go:embed lockholders.sql
+var lockHoldersSQL string
+
+// holders names the transactions, of whatever program, that have held locks for heldLong.
+func (w *writeWatch) holders(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, writesTimeout)
+	defer cancel()
+	type holder struct {
+		PID         int32
+		Application string
+		State       string
+		Since       *time.Time
+		QuerySince  *time.Time
+		Tables      string
+	}
+	found, err := pgpool.Collect(ctx, w.db, pgx.RowToStructByPos[holder], lockHoldersSQL, w.heldLong)
+	if err != nil {
+		return "", fmt.Errorf("look for holders of locks: %w", err)
+	}
+	texts := make([]string, len(found))
+	for i, h := range found {
+		text := fmt.Sprintf("pid %d (%s, %s) on %s", h.PID, h.Application, h.State, h.Tables)
+		if h.PID == 0 {
+			text = fmt.Sprintf("the prepared transaction %s on %s", h.Application, h.Tables)
+		}
+		if h.Since != nil {
+			text += " since " + h.Since.UTC().Format(time.RFC3339)
+		}
+		if h.QuerySince != nil {
+			text += ", its query since " + h.QuerySince.UTC().Format(time.RFC3339)
+		}
+		texts[i] = text
+	}
+	return strings.Join(texts, "; "), nil
+}
