@@ -184,7 +184,7 @@ const (
 )
 
 // openings are the streams that are about to begin. Their callers are authenticated, and take
-// turns: a caller with many openings does not delay a caller with one opening (H5).
+// turns: a caller with many openings does not delay a caller with one opening.
 type openings struct {
 	places    limit.Queue // each opening keeps a place for openingPlace
 	addresses limit.Queue // places in the queue, by address

@@ -96,7 +96,7 @@ func (c *call) proposed(key string, input idem.Content, commit, welcome, groupIn
 	}
 	c.proposedBytes = len(commit) + len(groupInfo)
 	return convos.Proposed{
-		Commit: commit, Welcome: welcome, GroupInfo: groupInfo, Verified: &convos.Verified{},
+		Commit: commit, Welcome: welcome, GroupInfo: groupInfo, Verified: &convos.Verifications{},
 		Key: messages.CommitKey(c.route.Method.NSID, key), Hash: input.Hash(),
 	}
 }

@@ -58,8 +58,8 @@ type call struct {
 	// standing says why other methods would refuse the account's requests. It is nil if they would
 	// not.
 	standing *accounts.InactiveError
-	token    *serviceauth.Verified // for a handler that uses the token up itself; nil if the caller has a session
-	session  *sessions.Session     // nil if the caller has a service-auth token
+	token    *serviceauth.VerifiedToken // for a handler that uses the token up itself; nil if the caller has a session
+	session  *sessions.Session          // nil if the caller has a service-auth token
 	identity identity
 	quota    *quota.Spending // the quotas that a write spends from
 	cost     []quota.Cost    // what the write uses, besides its record

@@ -19,7 +19,7 @@ func (h *handlers) PublishGroupInfo(c *call, in *mlsapi.PublishGroupInfoInput) e
 		return err
 	}
 	c.uses(quota.Bytes, len(in.GroupInfo))
-	o := convos.Offer{ConvoID: convo, Caller: c.caller, GroupInfo: in.GroupInfo, Verified: &convos.Verified{}}
+	o := convos.Offer{ConvoID: convo, Caller: c.caller, GroupInfo: in.GroupInfo, Verified: &convos.Verifications{}}
 	return h.verified(c, len(in.GroupInfo), func() error {
 		return h.write(c, convo.String(), "", nil, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 			epoch, err := convos.PublishGroupInfo(ctx, tx, o)

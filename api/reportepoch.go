@@ -23,7 +23,7 @@ func (h *handlers) ReportEpoch(c *call, in *mlsapi.ReportEpochInput) error {
 	r := convos.Report{
 		EpochReport: disputes.EpochReport{ConvoID: convo, Caller: c.caller, Epoch: in.Epoch, Hash: in.AuthenticatorHash,
 			Counts: true},
-		GroupInfo: in.GroupInfo, Verified: &convos.Verified{},
+		GroupInfo: in.GroupInfo, Verified: &convos.Verifications{},
 	}
 	if in.GroupInfo != nil {
 		c.uses(quota.Bytes, len(in.GroupInfo))

@@ -27,7 +27,7 @@ func (h *handlers) SendSignal(c *call, in *mlsapi.SendSignalInput) error {
 			return err
 		}
 	}
-	signal := messages.Signal{ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Epoch: int64(header.Epoch)}
+	signal := messages.SignalDraft{ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Epoch: int64(header.Epoch)}
 	hidden, nobody, err := messages.AuthoriseSignal(c.ctx, h.DB, signal, h.EpochWindow)
 	if err != nil {
 		return err

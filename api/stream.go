@@ -20,7 +20,6 @@ const socketBuffer = 256 << 10
 // stream is the connection of one subscriber. It outlives the HTTP request. The goroutines of
 // delivery, which all streams share, write the events that the connection takes at once. A stream
 // has its own goroutine while it catches up, while its client reads slowly, and while it ends.
-// and at its end.
 type stream struct {
 	protocol
 	kind    string // label in metrics

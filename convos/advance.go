@@ -28,7 +28,7 @@ type Proposed struct {
 	// Verified keeps the results of verifications outside the transaction. If it is nil, all
 	// signatures are verified inside the transaction. If it is not nil, the methods that take a
 	// Proposed can return an *UnverifiedError.
-	Verified *Verified
+	Verified *Verifications
 
 	// Key and Hash are the idempotency key and the hash of the request. They are stored with the
 	// commit's log entry. The key begins with the method's name.

@@ -18,8 +18,8 @@ import (
 // Report is what a member says about an epoch, with the GroupInfo that the member offers.
 type Report struct {
 	disputes.EpochReport
-	GroupInfo []byte    // nil if none is offered
-	Verified  *Verified // like Proposed.Verified
+	GroupInfo []byte         // nil if none is offered
+	Verified  *Verifications // like Proposed.Verified
 }
 
 // ReportEpoch records what a member says about an epoch. If the member offers a GroupInfo of the
@@ -59,7 +59,7 @@ type Offer struct {
 	ConvoID   uuid.UUID
 	Caller    syntax.DID
 	GroupInfo []byte
-	Verified  *Verified // like Proposed.Verified
+	Verified  *Verifications // like Proposed.Verified
 }
 
 // PublishGroupInfo stores a member's GroupInfo of the present epoch, and returns that epoch. A

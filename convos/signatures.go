@@ -17,31 +17,31 @@ func (*UnverifiedError) Error() string {
 	return "there are too many signatures to verify inside a transaction"
 }
 
-// Verified holds the results of verifications outside a transaction. The zero Verified holds none.
-// A Verified is for one request, and not safe for concurrent use.
-type Verified struct {
+// Verifications holds the results of verifications outside a transaction. The zero value holds none.
+// It is for one request, and not safe for concurrent use.
+type Verifications struct {
 	changed verification[*mls.Change] // the result of Apply
 	follows verification[*mls.Change] // the result of Follow
 	group   verification[*mls.Group]
 }
 
-// applied returns what apply returns, which verifies at most n signatures against the group of
-// epoch. The error can be an *UnverifiedError. That is also true of followed and tree.
-func (v *Verified) applied(epoch int64, n int, apply func() (*mls.Change, error)) (*mls.Change, error) {
+// applied runs apply, unless its result is known already. apply verifies at most n signatures
+// against the group of epoch. The error can be an *UnverifiedError. That is also true of followed and tree.
+func (v *Verifications) applied(epoch int64, n int, apply func() (*mls.Change, error)) (*mls.Change, error) {
 	if v == nil {
 		return apply()
 	}
 	return v.changed.of(epoch, n, apply)
 }
 
-func (v *Verified) followed(epoch int64, n int, follow func() (*mls.Change, error)) (*mls.Change, error) {
+func (v *Verifications) followed(epoch int64, n int, follow func() (*mls.Change, error)) (*mls.Change, error) {
 	if v == nil {
 		return follow()
 	}
 	return v.follows.of(epoch, n, follow)
 }
 
-func (v *Verified) tree(epoch int64, n int, verify func() (*mls.Group, error)) (*mls.Group, error) {
+func (v *Verifications) tree(epoch int64, n int, verify func() (*mls.Group, error)) (*mls.Group, error) {
 	if v == nil {
 		return verify()
 	}
@@ -57,8 +57,8 @@ type verification[T any] struct {
 	err   error
 }
 
-// of returns what f returns, which verifies n signatures against the group of epoch. If n is large,
-// the error is an *UnverifiedError until f was called outside the transaction.
+// of runs f, which verifies n signatures against the group of epoch. If n is large, f runs outside
+// the transaction: until then, of returns an *UnverifiedError, and afterwards the result of f.
 func (v *verification[T]) of(epoch int64, n int, f func() (T, error)) (T, error) {
 	if n <= maxSignatures {
 		return f()

@@ -103,7 +103,7 @@ func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed
 // judgePublic checks a commit that is a PublicMessage.
 func (c *locked) judgePublic(
 	ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, allowed rights,
-	verified *Verified,
+	verified *Verifications,
 ) (verdict, error) {
 	if external := commit.SenderType == mls.SenderTypeNewMemberCommit; external != allowed.joins {
 		return verdict{}, invalid(Commit, "sender is %s, which is for another method (RFC 9420 §12.4)", commit.SenderType)

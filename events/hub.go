@@ -61,7 +61,7 @@ type HubConfig struct {
 type Hub struct {
 	registry
 	cfg     HubConfig
-	wake    worker.Signal
+	wake    worker.Trigger
 	grown   atomic.Int64    // the newest place passed to Grown since Run last began to read
 	asked   atomic.Bool     // Wake was called, so Run must read, whatever grown is
 	started chan struct{}   // closed once head is known
@@ -83,7 +83,7 @@ func NewHub(c HubConfig) *Hub {
 			all: map[*buffer]struct{}{}, byDID: map[syntax.DID][]*buffer{}, shares: map[syntax.DID]*share{},
 			byConvo: map[uuid.UUID]map[*buffer]struct{}{}, shared: map[int64]weak.Pointer[Event]{},
 		},
-		cfg: c, wake: worker.NewSignal(), started: make(chan struct{}),
+		cfg: c, wake: worker.NewTrigger(), started: make(chan struct{}),
 		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)),
 	}
 	h.closing, h.close = context.WithCancel(context.Background())

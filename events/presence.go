@@ -46,9 +46,9 @@ type Presence struct {
 
 	release Release
 
-	wake worker.Signal // sent when changed has grown
-	node uuid.UUID     // id of the node; owned by RunOnce, which changes it under mu
-	head func() int64  // the place of the newest event that this node's connections have; nil means 0
+	wake worker.Trigger // sent when changed has grown
+	node uuid.UUID      // id of the node; owned by RunOnce, which changes it under mu
+	head func() int64   // the place of the newest event that this node's connections have; nil means 0
 
 	mu      sync.Mutex // guards the fields below, and is never held during a query
 	devices map[device]connections
@@ -93,7 +93,7 @@ func Runs(r Release) PresenceOption { return func(p *Presence) { p.release = r }
 // a connection has lasted.
 func NewPresence(db *pgxpool.Pool, log *slog.Logger, options ...PresenceOption) *Presence {
 	p := &Presence{
-		db: db, log: log, now: time.Now, wake: worker.NewSignal(), node: uuid.New(),
+		db: db, log: log, now: time.Now, wake: worker.NewTrigger(), node: uuid.New(),
 		devices: map[device]connections{}, changed: map[device]bool{},
 	}
 	for _, o := range options {

@@ -59,7 +59,7 @@ type Sequencer struct {
 	moved   func(int64)      // called when the stream has grown, with the newest place
 	node    func() uuid.UUID // nil means that the id is not known
 	onDump  Hook
-	wake    worker.Signal // sent when the outbox may have grown
+	wake    worker.Trigger // sent when the outbox may have grown
 
 	leads   atomic.Bool // conn is not nil
 	written atomic.Bool // Wake was called since this node last woke the leader on another node
@@ -92,7 +92,7 @@ type SequencerConfig struct {
 func NewSequencer(c SequencerConfig) *Sequencer {
 	return &Sequencer{
 		db: c.DB, log: c.Log, metrics: c.Metrics, moved: c.Moved, node: c.Node, faults: c.Faults,
-		onDump: c.OnDump, wake: worker.NewSignal(), partitions: partitions{log: c.Log, retention: c.Retention},
+		onDump: c.OnDump, wake: worker.NewTrigger(), partitions: partitions{log: c.Log, retention: c.Retention},
 	}
 }
 

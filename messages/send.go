@@ -36,8 +36,8 @@ type Draft struct {
 	Body      []byte
 	EmbedType *string
 	EmbedURI  *string
-	Token     *serviceauth.Verified // used up in the transaction that judges the draft; nil means no token
-	Quota     *quota.Spending       // counts the message; nil means no quota
+	Token     *serviceauth.VerifiedToken // used up in the transaction that judges the draft; nil means no token
+	Quota     *quota.Spending            // counts the message; nil means no quota
 
 	// InvalidAsset is ErrInvalidAsset or nil. It is checked last, so that a retry still gets its
 	// first answer.

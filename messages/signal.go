@@ -13,9 +13,9 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// Signal is a ciphertext that is passed on and never stored. Group and epoch come from its own MLS
+// SignalDraft is a ciphertext that is passed on and never stored. Group and epoch come from its own MLS
 // header.
-type Signal struct {
+type SignalDraft struct {
 	ConvoID uuid.UUID
 	GroupID []byte
 	Sender  syntax.DID
@@ -36,8 +36,8 @@ const (
 // nothing.
 //
 // Errors: ErrConvoNotFound, ErrNotMember, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError.
-func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int64) (hidden []syntax.DID, nobody bool,
-	err error) {
+func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s SignalDraft, window int64) (hidden []syntax.DID,
+	nobody bool, err error) {
 	var group []byte
 	var epoch int64
 	var closed, left, many bool

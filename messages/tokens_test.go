@@ -22,7 +22,7 @@ import (
 )
 
 // mint returns a function that makes tokens. Each is the token of another request.
-func (f *fixture) mint(t *testing.T) func() *serviceauth.Verified {
+func (f *fixture) mint(t *testing.T) func() *serviceauth.VerifiedToken {
 	t.Helper()
 	const service, nsid = "did:web:mls.example.com", syntax.NSID(nsid.SendMessage)
 	sender := authtest.NewIdentity(t)
@@ -33,7 +33,7 @@ func (f *fixture) mint(t *testing.T) func() *serviceauth.Verified {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func() *serviceauth.Verified {
+	return func() *serviceauth.VerifiedToken {
 		token, err := validator.Validate(t.Context(), "", sender.Authorization(t, service, nsid.String(), time.Now()), nsid,
 			true, nil)
 		if err != nil {
@@ -44,7 +44,7 @@ func (f *fixture) mint(t *testing.T) func() *serviceauth.Verified {
 }
 
 // with returns d with the token of its request.
-func with(token *serviceauth.Verified, d messages.Draft) messages.Draft {
+func with(token *serviceauth.VerifiedToken, d messages.Draft) messages.Draft {
 	d.Token = token
 	return d
 }

@@ -32,7 +32,7 @@ const (
 type outageLog struct {
 	*slog.Logger
 	next   *slog.Logger
-	wake   worker.Signal
+	wake   worker.Trigger
 	writes atomic.Pointer[writeWatch] // while writes fail, it counts records about the database
 
 	mu      sync.Mutex // guards what follows
@@ -45,7 +45,7 @@ type outageLog struct {
 
 // newOutageLog returns a log that writes to next.
 func newOutageLog(next *slog.Logger) *outageLog {
-	l := &outageLog{next: next, wake: worker.NewSignal()}
+	l := &outageLog{next: next, wake: worker.NewTrigger()}
 	l.Logger = slog.New(&outageHandler{next.Handler(), l})
 	return l
 }

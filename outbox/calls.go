@@ -25,9 +25,9 @@ import (
 // job. A job whose heard_by is NULL is not deferred, and stays so: the device was not connected,
 // its last connection has ended, or a call has failed.
 //
-// A connection without a cursor delivers nothing from before it began. It counts only if it began
-// before heard_from, the start of the transaction of the job's oldest message or Welcome. In the
-// table presence, since is the beginning of a connection with a cursor (infinity if there is none),
+// A connection without a cursor delivers nothing from before it began. So it counts only if it began
+// before the transaction of the job's oldest message or Welcome began (heard_from). In the table
+// presence, since is the beginning of a connection with a cursor (infinity if there is none),
 // and attached_since the beginning of any connection.
 //
 // At synced_at a node last stored which connections it believed alive. Such a connection was

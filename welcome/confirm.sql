@@ -1,8 +1,8 @@
 -- Ends the delivery that the recipient confirms, or records a failed join.
 --
 -- $1 convo, $2 recipient, $3 device or '', $4 KeyPackageRef or NULL
--- $5 method, for the audit log
 -- $5 name of the method in the audit log
+-- $6 whether the join succeeded, $7 the error's details if it failed
 -- $8 outbox.Arrival
 --
 -- A failure counts once per lease. If the client reports it again, only the details are replaced,

@@ -13,7 +13,7 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Sweeps returns three sweeps, in this order: they end leases whose grace is over, expire old
+// Sweeps returns sweeps that, in this order, end leases whose grace is over, expire old
 // Welcomes, and erase bytes that are no longer needed. If silence counts as success, the end of a
 // lease consumes the Welcome, unless the device has reported a failure.
 func Sweeps(db *pgxpool.Pool, policy Policy) []worker.Sweep {

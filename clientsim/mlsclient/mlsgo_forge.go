@@ -8,7 +8,6 @@ import (
 	"github.com/thomas-vilte/mls-go/credentials"
 	"github.com/thomas-vilte/mls-go/framing"
 	"github.com/thomas-vilte/mls-go/group"
-
 )
 
 // This file makes objects that no honest client makes. They parse, and one thing in them is false.

@@ -51,9 +51,9 @@ type Sweeper struct {
 	service *Service
 	log     *slog.Logger
 	shares  shares
-	listed  string        // the last object that was listed
-	Wake    worker.Signal // asks for a round, because an attachment was deleted
-	other   string        // claim of another database, as this sweeper first saw it; "" if the store is ours
+	listed  string         // the last object that was listed
+	Wake    worker.Trigger // asks for a round, because an attachment was deleted
+	other   string         // claim of another database, as this sweeper first saw it; "" if the store is ours
 
 	// Where rounds continue. They go through all rows and objects again and again. Zero means the
 	// beginning.
@@ -67,7 +67,7 @@ type shares struct{ clear, orphans time.Duration }
 
 // NewSweeper returns a sweeper of the service's store.
 func NewSweeper(db *pgxpool.Pool, s *Service, log *slog.Logger) *Sweeper {
-	return &Sweeper{db: db, store: s.cfg.Store, service: s, log: log, Wake: worker.NewSignal(),
+	return &Sweeper{db: db, store: s.cfg.Store, service: s, log: log, Wake: worker.NewTrigger(),
 		shares: shares{clear: 40 * time.Second, orphans: 20 * time.Second}}
 }
 

@@ -90,7 +90,7 @@ type Sender struct {
 	places  *outgoing.Places // by the service that is called
 	pool    *outgoing.Pool
 	jobs    *outgoing.Queue
-	freed   worker.Signal // a call has ended
+	freed   worker.Trigger // a call has ended
 	running sync.WaitGroup
 }
 
@@ -102,7 +102,7 @@ func NewSender(c SenderConfig) *Sender {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Sender{cfg: c, places: outgoing.NewPlaces(c.Now, 0, perHome), pool: newPool(), freed: worker.NewSignal(),
+	return &Sender{cfg: c, places: outgoing.NewPlaces(c.Now, 0, perHome), pool: newPool(), freed: worker.NewTrigger(),
 		jobs: &outgoing.Queue{Job: "an invitation", Writes: c.Writes, Operation: c.Operation, Log: c.Log, Faults: c.Faults,
 			FirstDelay: firstDelay, LastDelay: lastDelay, Factor: 2, Jitter: c.Jitter}}
 }

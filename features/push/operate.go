@@ -93,7 +93,7 @@ type ListedJob struct {
 	LastError   string
 	CreatedAt   time.Time
 	EndedAt     *time.Time
-	Deferred    bool // the device is connected, and may not be called
+	Deferred    bool // the device is connected, so it need not be called
 }
 
 // Waiting returns jobs that have not ended, after a place, in the order in which they are due.

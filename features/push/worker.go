@@ -58,8 +58,8 @@ type Worker struct {
 
 	pools   *pools
 	jobs    *outgoing.Queue
-	queue   queue         // used only by the goroutine that runs rounds
-	freed   worker.Signal // a call has ended, or a round has left work
+	queue   queue          // used only by the goroutine that runs rounds
+	freed   worker.Trigger // a call has ended, or a round has left work
 	running sync.WaitGroup
 }
 
@@ -76,7 +76,7 @@ func NewWorker(c Config) *Worker {
 		c.Withheld = func(context.Context, []syntax.DID) ([]syntax.DID, error) { return nil, nil }
 	}
 	w := &Worker{
-		cfg: c, providers: map[Kind]provider{}, pools: newPools(c.Now, c.Timeout), freed: worker.NewSignal(),
+		cfg: c, providers: map[Kind]provider{}, pools: newPools(c.Now, c.Timeout), freed: worker.NewTrigger(),
 		jobs: &outgoing.Queue{Job: "a push job", Writes: c.Writes, Operation: c.Operation, Log: c.Log, Faults: c.Faults,
 			FirstDelay: firstDelay, LastDelay: lastDelay, Factor: 3, Jitter: c.Jitter},
 	}

@@ -240,10 +240,10 @@ var mutants = []mutant{
 	}
 	if r.Nbf != nil {`},
 		{"internal/serviceauth.claims", `iat, nbf, exp int64`, `sub syntax.DID; iat, nbf, exp int64`},
-		{"internal/serviceauth.Validator.Validate", `return Verified{Caller: c.iss`, `if c.sub != "" {
+		{"internal/serviceauth.Validator.Validate", `return VerifiedToken{Caller: c.iss`, `if c.sub != "" {
 		c.iss = c.sub
 	}
-	return Verified{Caller: c.iss`}}},
+	return VerifiedToken{Caller: c.iss`}}},
 	{"removed member reads on", "TestRemovedMemberReadsNothing", []edit{
 		{"convos.Authorise", `if left {`, `if left && m.Epoch < 0 {`}}},
 	{"removed member reads on (messages)", "TestRemovedMemberReadsNothing", []edit{

@@ -18,7 +18,7 @@
 // up.
 //
 // A token goes from [Validator.Validate] (validator.go) through the parser (token.go) to
-// [Verified], and is used up by Use or by the transaction of its effect (usedtokens.go). A key
+// [VerifiedToken], and is used up by Use or by the transaction of its effect (usedtokens.go). A key
 // comes from the DID document (directory.go, fetch.go) or from another node (sharedkeys.go) into
 // memory (cache.go).
 package serviceauth
@@ -130,7 +130,7 @@ type Validator struct {
 	now       func() time.Time
 	clock     *clock.Offset
 	// verified holds tokens of queries by their SHA-256. A procedure's token comes only once.
-	verified   *lru.Cache[[sha256.Size]byte, verifiedToken]
+	verified   *lru.Cache[[sha256.Size]byte, rememberedToken]
 	addresses  *addressLimits
 	refreshed  *limit.Buckets[string]
 	refreshing singleflight.Group // by DID
@@ -157,7 +157,7 @@ func New(cfg Config) (*Validator, error) {
 		}
 		audiences[a] = struct{}{}
 	}
-	verified, err := lru.New[[sha256.Size]byte, verifiedToken](verifiedTokens)
+	verified, err := lru.New[[sha256.Size]byte, rememberedToken](verifiedTokens)
 	if err != nil {
 		return nil, fmt.Errorf("serviceauth: %w", err)
 	}
@@ -178,8 +178,8 @@ func New(cfg Config) (*Validator, error) {
 	return v, nil
 }
 
-// verifiedToken is a token whose signature verified with key.
-type verifiedToken struct {
+// rememberedToken is a token whose signature verified with key.
+type rememberedToken struct {
 	claims
 	key atcrypto.PublicKey
 }
@@ -191,7 +191,7 @@ type verifiedToken struct {
 // caller.
 //
 // once is true for procedures (POST): the request must have no effect before the token is used up,
-// by [Verified.Use] or in the transaction of its effect. Without once, the claims are remembered,
+// by [VerifiedToken.Use] or in the transaction of its effect. Without once, the claims are remembered,
 // because a PDS may repeat a GET.
 //
 // admit, unless nil, is called with the verified caller. Validate returns its error unchanged.
@@ -200,10 +200,10 @@ type verifiedToken struct {
 // ([ErrSpent] or another).
 func (v *Validator) Validate(
 	ctx context.Context, from, authorization string, nsid syntax.NSID, once bool, admit func(syntax.DID) error,
-) (Verified, error) {
+) (VerifiedToken, error) {
 	raw, err := bearer(authorization)
 	if err != nil {
-		return Verified{}, err
+		return VerifiedToken{}, err
 	}
 	var (
 		sum   [sha256.Size]byte
@@ -218,7 +218,7 @@ func (v *Validator) Validate(
 	}
 	if !known {
 		if tok, err = parseToken(raw); err != nil {
-			return Verified{}, err
+			return VerifiedToken{}, err
 		}
 		c = tok.claims
 	}
@@ -227,24 +227,24 @@ func (v *Validator) Validate(
 			v.forgetExpired(sum, &c)
 		}
 		if wrong := new(InvalidError); errors.As(err, &wrong) && wrong.timing() && v.clock.Fault() != "" {
-			return Verified{}, ErrClock
+			return VerifiedToken{}, ErrClock
 		}
-		return Verified{}, err
+		return VerifiedToken{}, err
 	}
 	if !known {
 		if key, err = v.checkSignature(ctx, from, &tok); err != nil {
-			return Verified{}, err
+			return VerifiedToken{}, err
 		}
 		if !once {
-			v.verified.Add(sum, verifiedToken{claims: c, key: key})
+			v.verified.Add(sum, rememberedToken{claims: c, key: key})
 		}
 	}
 	if admit != nil {
 		if err := admit(c.iss); err != nil {
-			return Verified{}, err
+			return VerifiedToken{}, err
 		}
 	}
-	return Verified{Caller: c.iss, Key: key, lxm: c.lxm, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
+	return VerifiedToken{Caller: c.iss, Key: key, lxm: c.lxm, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
 }
 
 // remembered returns the claims and the key of a token that verified before, if the issuer still

@@ -11,9 +11,9 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-// Verified is a token that was verified. Only such a token can be used up, so that
-// no one can use up another's token.
-type Verified struct {
+// VerifiedToken is a token that was verified. Only such a token can be used up, so nobody can use up
+// another caller's token.
+type VerifiedToken struct {
 	Caller syntax.DID // its issuer
 	// Key is the key that verified it.
 	Key     atcrypto.PublicKey
@@ -26,11 +26,10 @@ type Verified struct {
 // TokenID is one token among all.
 type TokenID [16]byte
 
-// ID returns the first half of the SHA-256 of the token's iss, lxm and jti. With
-// the lxm, requests for a method wait for none of another's. Callers choose the
-// length and the content of a jti; two tokens of one ID only their own caller
-// can have made.
-func (t *Verified) ID() TokenID {
+// ID returns the first half of the SHA-256 of the token's iss, lxm and jti. The lxm is in it so that
+// requests for one method never wait for those of another. Callers choose the length and the content
+// of a jti. Only one caller can make two tokens with the same ID.
+func (t *VerifiedToken) ID() TokenID {
 	buf := make([]byte, 0, 128)
 	for _, part := range []string{t.Caller.String(), t.lxm} {
 		buf = append(append(buf, part...), 0)
@@ -40,14 +39,14 @@ func (t *Verified) ID() TokenID {
 	return TokenID(sum[:])
 }
 
-// Expires is when the token is refused for its age, and need not be remembered
-// any more.
-func (t *Verified) Expires() time.Time { return t.expires }
+// Expires is the time from which the token is refused for its age. Its use need not be remembered
+// any longer.
+func (t *VerifiedToken) Expires() time.Time { return t.expires }
 
-// Use uses the token up: every later request with it is refused, on every node.
+// Use uses the token up: every node refuses every later request with it.
 // Errors: [ErrReplayed] if the token was used before, [ErrLate], and [ErrUnavailable]
 // if the store of used tokens failed. Then the token may be used up.
-func (t *Verified) Use(ctx context.Context) error {
+func (t *VerifiedToken) Use(ctx context.Context) error {
 	err := t.replays.Use(ctx, t.ID(), t.expires)
 	if err != nil && !errors.Is(err, ErrReplayed) && !errors.Is(err, ErrLate) {
 		return fmt.Errorf("%w: recording its use: %w", ErrUnavailable, err)

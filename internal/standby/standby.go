@@ -63,7 +63,7 @@ type Reads struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
-	wake    worker.Signal
+	wake    worker.Trigger
 
 	mu    sync.Mutex // guards the fields below
 	state state
@@ -90,7 +90,7 @@ const (
 
 // New returns the Reads of a configuration. These use the standby while Run runs.
 func New(cfg Config) *Reads {
-	r := &Reads{cfg: cfg, metrics: newMetrics(), wake: worker.NewSignal(), state: none}
+	r := &Reads{cfg: cfg, metrics: newMetrics(), wake: worker.NewTrigger(), state: none}
 	if cfg.Standby != nil {
 		r.log, r.state = ratelog.New(cfg.Log), unreachable
 	}

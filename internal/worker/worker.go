@@ -27,7 +27,7 @@ type Worker struct {
 	limit time.Duration // time limit of a round
 	late  bool          // the first round begins after one interval
 	clock Clock
-	wake  Signal        // nil means none
+	wake  Trigger       // nil means none
 	delay time.Duration // from a wake-up to the round
 	atEnd func(context.Context) error
 }
@@ -66,18 +66,18 @@ func By(clock Clock) Option { return func(w *Worker) { w.clock = clock } }
 // at once.
 func AfterInterval() Option { return func(w *Worker) { w.late = true } }
 
-// Signal wakes its receiver. If it is sent several times before it is received, it is received
+// Trigger wakes its receiver. If it is sent several times before it is received, it is received
 // once.
-type Signal chan struct{}
+type Trigger chan struct{}
 
-// NewSignal returns a signal that nobody has sent yet.
-func NewSignal() Signal { return make(Signal, 1) }
+// NewTrigger returns a trigger that nobody has sent yet.
+func NewTrigger() Trigger { return make(Trigger, 1) }
 
-// Send sends the signal. It does not block. Any goroutine can call it.
-func (s Signal) Send() {
+// Send wakes the receiver. It does not block. Any goroutine can call it.
+func (s Trigger) Send() {
 	select {
 	case s <- struct{}{}:
-	default: // the last signal has not been received yet
+	default: // the last one has not been received yet
 	}
 }
 
@@ -94,7 +94,7 @@ func Pause(ctx context.Context, d time.Duration) {
 // Wake makes a round begin after each signal, in addition to the rounds of the interval. The round
 // begins after delay, so that one round can serve several signals. The ticks of the interval stay
 // the same.
-func Wake(wake Signal, delay time.Duration) Option {
+func Wake(wake Trigger, delay time.Duration) Option {
 	return func(w *Worker) { w.wake, w.delay = wake, delay }
 }
 

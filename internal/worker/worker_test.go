@@ -67,7 +67,7 @@ func TestRounds(t *testing.T) {
 func TestWake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		wake := worker.NewSignal()
+		wake := worker.NewTrigger()
 		go func() {
 			time.Sleep(3 * time.Second)
 			wake.Send()

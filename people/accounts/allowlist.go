@@ -27,9 +27,9 @@ type Allowlist struct {
 	path    string
 	log     *slog.Logger
 	removed func(did syntax.DID)
-	again   atomic.Bool   // the next RunOnce reads the file even if it has not changed
-	Wake    worker.Signal // sent by Again
-	read    fs.FileInfo   // the file that was last read; owned by RunOnce
+	again   atomic.Bool    // the next RunOnce reads the file even if it has not changed
+	Wake    worker.Trigger // sent by Again
+	read    fs.FileInfo    // the file that was last read; owned by RunOnce
 
 	mu   sync.RWMutex // guards dids
 	dids map[syntax.DID]struct{}
@@ -38,7 +38,7 @@ type Allowlist struct {
 // NewAllowlist reads the list at path. It returns an error if the file cannot be read, has a line
 // that is not a DID, or has no DID at all.
 func NewAllowlist(path string, log *slog.Logger) (*Allowlist, error) {
-	l := &Allowlist{path: path, log: log, removed: func(syntax.DID) {}, Wake: worker.NewSignal()}
+	l := &Allowlist{path: path, log: log, removed: func(syntax.DID) {}, Wake: worker.NewTrigger()}
 	if _, _, err := l.load(); err != nil {
 		return nil, err
 	}

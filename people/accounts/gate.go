@@ -60,7 +60,7 @@ type Gate struct {
 	cfg   GateConfig
 	asked *lru.Cache[syntax.DID, answer] // answers of the database, if too many are refused to remember
 	known *lru.Cache[syntax.DID, answer] // whether this service knows an account; used in ModeClosed
-	Wake  worker.Signal                  // makes the next RunOnce begin at once
+	Wake  worker.Trigger                 // makes the next RunOnce begin at once
 
 	mu      sync.RWMutex // guards the fields below
 	loaded  bool
@@ -90,7 +90,7 @@ func NewGate(c GateConfig) (*Gate, error) {
 	if c.MaxRefused == 0 {
 		c.MaxRefused = maxRefused
 	}
-	g := &Gate{cfg: c, Wake: worker.NewSignal()}
+	g := &Gate{cfg: c, Wake: worker.NewTrigger()}
 	var err error
 	if g.asked, err = lru.New[syntax.DID, answer](remembered); err != nil {
 		return nil, fmt.Errorf("accounts: %w", err)

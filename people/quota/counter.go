@@ -126,9 +126,9 @@ type Counter struct {
 
 	seed    maphash.Seed
 	shards  [shards]shard
-	most    int           // accounts in a shard
-	crowded atomic.Bool   // many accounts wait to be written
-	wake    worker.Signal // asks for a flush, if crowded
+	most    int            // accounts in a shard
+	crowded atomic.Bool    // many accounts wait to be written
+	wake    worker.Trigger // asks for a flush, if crowded
 
 	flushing sync.Mutex // held during a flush
 }
@@ -155,7 +155,7 @@ func New(db *pgxpool.Pool, limits Limits, log *slog.Logger, options ...Option) *
 	c := &Counter{
 		db: db, log: log, now: time.Now, use: func(string, float64) {}, percent: func(syntax.DID) int { return 100 },
 		names: storedNames(), invitations: limits.invitations(), reports: limits[ReportBytes],
-		seed: maphash.MakeSeed(), most: maxAccounts / shards, wake: worker.NewSignal(),
+		seed: maphash.MakeSeed(), most: maxAccounts / shards, wake: worker.NewTrigger(),
 	}
 	for k := range c.limits {
 		for r := range c.limits[k] {

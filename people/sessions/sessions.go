@@ -94,7 +94,7 @@ type Config struct {
 // Service makes, checks and ends sessions. Methods are safe for concurrent use.
 type Service struct {
 	cfg  Config
-	Wake worker.Signal // makes the next RunOnce begin at once
+	Wake worker.Trigger // makes the next RunOnce begin at once
 
 	mu      sync.RWMutex // guards the fields below
 	keys    keys
@@ -113,7 +113,7 @@ func New(c Config) *Service {
 		c.Now = time.Now
 	}
 	c.MaxEnded = cmp.Or(c.MaxEnded, maxEnded)
-	return &Service{cfg: c, Wake: worker.NewSignal(), watched: map[uuid.UUID]map[*watch]struct{}{}}
+	return &Service{cfg: c, Wake: worker.NewTrigger(), watched: map[uuid.UUID]map[*watch]struct{}{}}
 }
 
 // Session is a bearer that was verified.
