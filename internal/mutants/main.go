@@ -22,7 +22,7 @@
 // A declaration is a function, method, type, constant or variable. Its name is the directory of its
 // package and its name in go doc: messages.Log.Send, internal/serviceauth.Verify. The name does not
 // depend on the file, nor on whether a receiver is a pointer. An SQL file is one declaration. Its
-// name is its path: migrations/000001_core.up.sql.
+// name is its path: migrations/000001_baseline.up.sql.
 //
 // The text must occur exactly once in the declaration. It is a piece of Go, or of the SQL in a
 // string. It is compared word by word: spaces, line breaks and comments in the source are ignored,
