@@ -24,9 +24,7 @@ import (
 // no event, even when partitions are due to be created and dropped.
 func TestReaderOfTheTable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice)
 	n.publish(t)
 	s := n.subscribe(t, alice)
@@ -54,9 +52,7 @@ func TestReaderOfTheTable(t *testing.T) {
 // not get the events behind them as if they were the next ones.
 func TestDroppedWhileCatchingUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 300)
 	n.publish(t)
@@ -92,9 +88,7 @@ func TestDroppedWhileCatchingUp(t *testing.T) {
 // subscriptions end.
 func TestStreamGoesBack(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 3)
 	n.publish(t)
@@ -356,9 +350,7 @@ func TestLargeEventsOfOneDID(t *testing.T) {
 // has left half-open connections behind is not refused. Those of other devices stay.
 func TestOldestGivesWay(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	_, n := newNode(t)
 	var all []*events.Subscription
 	for i := range 16 {
 		device := "phone"

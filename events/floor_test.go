@@ -33,9 +33,7 @@ func TestFloorWaitsForLowIDs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			n := w.node(t)
-			n.publish(t)
+			w, n := newNode(t)
 			convo := w.convo(t, alice)
 			first := n.seekFloor(t)
 			if first == 0 {
@@ -88,9 +86,7 @@ func TestFloorWaitsForLowIDs(t *testing.T) {
 // E4: while a snapshot is open, a step does not read the rows that were moved before.
 func TestStepReadsNoMovedRows(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice)
 	n.publish(t)
 	defer openSnapshot(t, w)()

@@ -108,9 +108,7 @@ func TestDatabaseGoesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			n := w.node(t)
-			n.publish(t)
+			w, n := newNode(t)
 			convo := w.convo(t, alice)
 			w.say(t, convo, alice, 5)
 			n.publish(t)
@@ -223,9 +221,7 @@ func (w *world) restored(t *testing.T) (generation int64) {
 // behind those of the old one. The hub has not noticed yet.
 func TestCatchUpNoticesGeneration(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 5)
 	n.publish(t)

@@ -31,9 +31,7 @@ func want(t testing.TB, got []string, want ...string) {
 // else.
 func TestEverythingInOrder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	a, b, m := n.subscribe(t, alice), n.subscribe(t, bob), n.subscribe(t, mallory)
 	convo := w.convo(t, alice, bob)
 	w.say(t, convo, alice, 2)
@@ -51,9 +49,7 @@ func TestEverythingInOrder(t *testing.T) {
 // events from then on.
 func TestLateConvo(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice)
 	n.publish(t)
 	s := n.subscribe(t, bob)
@@ -70,9 +66,7 @@ func TestLateConvo(t *testing.T) {
 // and none after it, live or by catching up. If it joins again, it gets the events from then on.
 func TestRemovedStillStreams(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice, bob, carol)
 	n.publish(t)
 	live := n.subscribe(t, bob)
@@ -102,9 +96,7 @@ func TestRemovedStillStreams(t *testing.T) {
 // event that is still in the outbox.
 func TestLateMembership(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice, bob)
 	n.publish(t)
 	w.must(t, convo, bob, outbox.Left)
@@ -122,9 +114,7 @@ func TestLateMembership(t *testing.T) {
 // TestFilter: a subscription to some convos gets only their events.
 func TestFilter(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	one, two := w.convo(t, alice), w.convo(t, alice)
 	for _, cursor := range []*events.Cursor{nil, new(events.From(0))} {
 		s := n.subscribeTo(t, events.Request{DID: alice, Convos: []uuid.UUID{two, uuid.New()}, Cursor: cursor})
@@ -147,9 +137,7 @@ func TestFilter(t *testing.T) {
 // one older than the stream is outdated.
 func TestCursor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice)
 	w.say(t, convo, alice, 4)
 	n.publish(t)
@@ -188,9 +176,7 @@ func TestCursor(t *testing.T) {
 // cursor older than the oldest event kept is outdated.
 func TestRetention(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice) // event 1
 	n.publish(t)
 	for day := 1; day <= 9; day++ { // events 2 to 10
@@ -226,9 +212,7 @@ func TestRetention(t *testing.T) {
 // not skipped, and others do not wait for it.
 func TestBigserialGap(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	early, late := w.convo(t, alice), w.convo(t, bob)
 	n.publish(t)
 	a, b := n.subscribe(t, alice), n.subscribe(t, bob)
@@ -502,9 +486,7 @@ func TestPatience(t *testing.T) {
 // until it has caught up.
 func TestHubForgets(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice)
 	n.publish(t)
 	s := n.subscribe(t, alice)
@@ -518,9 +500,7 @@ func TestHubForgets(t *testing.T) {
 // TestLimits: the number of subscriptions of one DID is limited, and a closed hub refuses all.
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	_, n := newNode(t)
 	var last *events.Subscription
 	for range 16 {
 		last = n.subscribe(t, alice)
@@ -661,9 +641,7 @@ func TestLostConnections(t *testing.T) {
 // TestShared: the subscribers of one convo share the encoding of an event.
 func TestShared(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, alice, bob)
 	n.publish(t)
 	subs := []*events.Subscription{n.subscribe(t, alice), n.subscribe(t, bob)}
@@ -765,9 +743,7 @@ func TestEntitlement(t *testing.T) {
 // event is a cursor for all kinds.
 func TestPerTypeCursor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	n := w.node(t)
-	n.publish(t)
+	w, n := newNode(t)
 	convo := w.convo(t, bob)
 	w.welcome(t, convo, alice)
 	w.must(t, convo, alice, outbox.Joined)

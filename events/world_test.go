@@ -93,6 +93,15 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
+// newNode returns a world, and a node of it that has published what the world began with.
+func newNode(t testing.TB) (*world, *node) {
+	t.Helper()
+	w := newWorld(t)
+	n := w.node(t)
+	n.publish(t)
+	return w, n
+}
+
 // node is the part of one mlsd that handles events. The test makes its rounds, unless it runs.
 type node struct {
 	*counts

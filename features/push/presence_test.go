@@ -21,6 +21,16 @@ func (b *bench) node() *events.Presence {
 	return p
 }
 
+// newConnectedBench returns a bench with a node to which bob's phone is connected.
+func newConnectedBench(t *testing.T) (b *bench, here *events.Presence) {
+	t.Helper()
+	b = newBench(t)
+	here = b.node()
+	here.Connect(bob, "phone", true)
+	b.sync(here)
+	return b, here
+}
+
 func (b *bench) sync(nodes ...*events.Presence) {
 	b.t.Helper()
 	if !b.standing {
@@ -67,10 +77,7 @@ func (b *bench) called(want int, when string) {
 // TestNothingWasSent: while the stream stands still, no device gets a message over its connection.
 func TestNothingWasSent(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	here := b.node()
-	here.Connect(bob, "phone", true)
-	b.sync(here)
+	b, here := newConnectedBench(t)
 	b.standing = true
 	b.send("hello")
 	b.run()
@@ -158,10 +165,7 @@ func TestConnectedDeviceIsNotCalled(t *testing.T) {
 // Welcome's.
 func TestConnectedDeviceIsWelcome(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	here := b.node()
-	here.Connect(bob, "phone", true)
-	b.sync(here)
+	b, here := newConnectedBench(t)
 	b.send("hello")
 	b.run()
 	b.live(10*time.Second, here)
@@ -230,10 +234,7 @@ func TestOtherDevicesAreCalled(t *testing.T) {
 // jobs.
 func TestDeadNodeIsNotPresence(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	here := b.node()
-	here.Connect(bob, "phone", true)
-	b.sync(here)
+	b, here := newConnectedBench(t)
 	b.send("hello")
 	b.run()
 	b.pass(46 * time.Second)
@@ -261,10 +262,7 @@ func TestDeadNodeIsNotPresence(t *testing.T) {
 // lease.
 func TestPresenceHidesNothingLongerThanItsLease(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	here := b.node()
-	here.Connect(bob, "phone", true)
-	b.sync(here)
+	b, here := newConnectedBench(t)
 	for range 20 {
 		b.send("hello")
 		b.live(5*time.Second, here)
@@ -301,10 +299,7 @@ func TestPresenceHidesNothingLongerThanItsLease(t *testing.T) {
 // is not lost.
 func TestMessageDuringDeferral(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	here := b.node()
-	here.Connect(bob, "phone", true)
-	b.sync(here)
+	b, here := newConnectedBench(t)
 	b.send("first")
 	b.run()
 	b.live(40*time.Second, here) // it dies at the end of this time
@@ -337,10 +332,7 @@ func TestLateConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t)
-			here := b.node()
-			here.Connect(bob, "phone", true)
-			b.sync(here)
+			b, here := newConnectedBench(t)
 			b.send("hello")
 			b.run()
 			b.live(30*time.Second, here)
@@ -358,10 +350,7 @@ func TestLateConnection(t *testing.T) {
 // time.
 func TestNodeThatSlept(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	here := b.node()
-	here.Connect(bob, "phone", true)
-	b.sync(here)
+	b, here := newConnectedBench(t)
 	b.send("hello")
 	b.run()
 	b.pass(50 * time.Second)
@@ -373,10 +362,7 @@ func TestNodeThatSlept(t *testing.T) {
 // A due job is not ended while the transaction of a message that found it is open.
 func TestEndConnectedDuringFanout(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	here := b.node()
-	here.Connect(bob, "phone", true)
-	b.sync(here)
+	b, here := newConnectedBench(t)
 	b.send("first")
 	if _, err := b.worker.FanOut(t.Context()); err != nil {
 		t.Fatal(err)
