@@ -6,7 +6,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api"
-	"mlsd/events"
+	"mlsd/events/signals"
 	"mlsd/features/requests"
 	"mlsd/internal/standby"
 	"mlsd/people/accounts"
@@ -46,8 +46,8 @@ func complete(c api.Config) api.Config {
 // noSignals drops all signals.
 type noSignals struct{}
 
-func (noSignals) Busy() bool              { return false }
-func (noSignals) Send(events.Signal) bool { return false }
+func (noSignals) Busy() bool               { return false }
+func (noSignals) Send(signals.Signal) bool { return false }
 
 // openGate refuses and limits nobody.
 type openGate struct{}

@@ -29,6 +29,10 @@ import (
 	"mlsd/people/sessions"
 )
 
+// A request passes these checks, in this order: the rate limit of its IP address, service
+// authentication, the rate limit of its DID, whether its account may use the node, the body limit,
+// and the lexicon. Then its method's handler runs.
+
 // Headers of idempotency. A PDS strips all of them, so nothing depends on them.
 const (
 	headerKey      = "Idempotency-Key"

@@ -8,6 +8,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
+	"mlsd/events/signals"
 	"mlsd/mls"
 	"mlsd/outbox"
 )
@@ -120,7 +121,7 @@ func shownID(id uuid.UUID) *string {
 }
 
 // signal is message for an event that is not stored. Such an event has no cursor.
-func signal(s *events.Signal, request bool) lexcodec.Message {
+func signal(s *signals.Signal, request bool) lexcodec.Message {
 	if len(s.Moves) == 0 {
 		return &mlsapi.TypingEvent{ConvoID: s.ConvoID.String(), DID: s.Sender, Payload: s.Payload, Request: present(request)}
 	}

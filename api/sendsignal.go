@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"mlsd/api/mlsapi"
-	"mlsd/events"
+	"mlsd/events/signals"
 	"mlsd/messages"
 	"mlsd/mls"
 )
@@ -33,7 +33,7 @@ func (h *handlers) SendSignal(c *call, in *mlsapi.SendSignalInput) error {
 		return err
 	}
 	// The answer does not tell the sender that somebody has blocked it.
-	carried := h.Signals.Send(events.Signal{ConvoID: convo, Sender: c.caller, Payload: in.Payload, Hidden: hidden,
+	carried := h.Signals.Send(signals.Signal{ConvoID: convo, Sender: c.caller, Payload: in.Payload, Hidden: hidden,
 		Nobody: nobody})
 	return c.reply(&mlsapi.SendSignalOutput{Carried: carried})
 }

@@ -1,10 +1,3 @@
-// Package api serves the methods of the lexicons: XRPC over HTTP (https://atproto.com/specs/xrpc).
-// A request passes these checks, in this order: the rate limit of its IP address, service
-// authentication, the rate limit of its DID, whether its account may use the node, the body limit,
-// and the lexicon. Then its method's handler runs (dispatch.go).
-//
-// Each method has its own file: parse, call, encode. One table (methods.go) holds what differs
-// between methods. Another (errors.go) says how errors are answered.
 package api
 
 import (
@@ -29,6 +22,7 @@ import (
 	"mlsd/api/errorlist"
 	"mlsd/convos"
 	"mlsd/events"
+	"mlsd/events/signals"
 	"mlsd/features/attachments"
 	"mlsd/features/erasure"
 	"mlsd/features/network"
@@ -53,13 +47,13 @@ type Sender interface {
 	Send(ctx context.Context, d messages.Draft) (messages.Receipt, error)
 }
 
-// Signaller passes signals on. *events.Signals implements it, and passes signals to all nodes.
+// Signaller passes signals on. *signals.Carrier implements it, and passes signals to all nodes.
 type Signaller interface {
 	// Busy reports whether signals are dropped now.
 	Busy() bool
 	// Send passes a signal on, and reports whether it did. The caller has checked that the sender
 	// may send it.
-	Send(s events.Signal) bool
+	Send(s signals.Signal) bool
 }
 
 // Gate says who may use the node. *accounts.Gate implements it, and reads the database.

@@ -15,6 +15,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/events"
+	"mlsd/events/signals"
 	"mlsd/internal/mlstest"
 	"mlsd/people/consent"
 )
@@ -23,12 +24,12 @@ import (
 type signalBook struct {
 	mu   sync.Mutex
 	busy bool
-	sent []events.Signal
+	sent []signals.Signal
 }
 
 func (b *signalBook) Busy() bool { return b.busy }
 
-func (b *signalBook) Send(s events.Signal) bool {
+func (b *signalBook) Send(s signals.Signal) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sent = append(b.sent, s)
@@ -56,7 +57,7 @@ func TestSendSignal(t *testing.T) {
 	if out := read[mlsapi.SendSignalOutput](t, alice.post(mlsapi.NSIDSendSignal, in).ok()); !out.Carried {
 		t.Error("it was not carried")
 	}
-	want := []events.Signal{{ConvoID: uuid.MustParse(c.id), Sender: alice.did(), Payload: in.Payload,
+	want := []signals.Signal{{ConvoID: uuid.MustParse(c.id), Sender: alice.did(), Payload: in.Payload,
 		Hidden: []syntax.DID{carol.did()}}}
 	if diff := cmp.Diff(want, book.sent); diff != "" {
 		t.Errorf("passed on (-want +got):\n%s", diff)
@@ -142,9 +143,9 @@ func TestFramesOfSignals(t *testing.T) {
 	h, alice := w.pretend(), w.user()
 	payload := []byte{1, 2, 3}
 	typing := &events.Event{ConvoID: uuid.Max,
-		Signal: &events.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: payload}}
+		Signal: &signals.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: payload}}
 	moved := &events.Event{ConvoID: uuid.Max,
-		Signal: &events.Signal{ConvoID: uuid.Max, Moves: []events.Move{{DID: "did:plc:bob", Read: 3, Delivered: 4}}}}
+		Signal: &signals.Signal{ConvoID: uuid.Max, Moves: []signals.Move{{DID: "did:plc:bob", Read: 3, Delivered: 4}}}}
 	k := alice.dial()
 	s := h.next(t)
 	s.events <- typing

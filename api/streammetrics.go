@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"mlsd/events"
+	"mlsd/events/signals"
 	"mlsd/internal/metric"
 )
 
@@ -76,7 +76,7 @@ func (m *StreamMetrics) CatchUp(events int) {
 // FellBehind implements events.Metrics.
 func (m *StreamMetrics) FellBehind() { m.behind.Inc() }
 
-// SignalMetrics count signals. They implement events.SignalMetrics.
+// SignalMetrics count signals. They implement signals.Metrics.
 type SignalMetrics struct {
 	carried   prometheus.Counter
 	delivered prometheus.Counter
@@ -96,17 +96,17 @@ func NewSignalMetrics(reg prometheus.Registerer) *SignalMetrics {
 				"first), rate, convo (the limits of a node and of a convo), offline (no connection to the database), "+
 				"long, behind (the subscription has much to read), failed.", "reason"),
 	}
-	metric.Begin(m.dropped, events.DropReasons()...)
+	metric.Begin(m.dropped, signals.DropReasons()...)
 	return m
 }
 
-// SignalsCarried implements events.SignalMetrics.
-func (m *SignalMetrics) SignalsCarried(signals int) { m.carried.Add(float64(signals)) }
+// Carried implements signals.Metrics.
+func (m *SignalMetrics) Carried(signals int) { m.carried.Add(float64(signals)) }
 
-// SignalsDelivered implements events.SignalMetrics.
-func (m *SignalMetrics) SignalsDelivered(subscriptions int) { m.delivered.Add(float64(subscriptions)) }
+// Delivered implements signals.Metrics.
+func (m *SignalMetrics) Delivered(subscriptions int) { m.delivered.Add(float64(subscriptions)) }
 
-// SignalsDropped implements events.SignalMetrics.
-func (m *SignalMetrics) SignalsDropped(reason string, n int) {
+// Dropped implements signals.Metrics.
+func (m *SignalMetrics) Dropped(reason string, n int) {
 	m.dropped.WithLabelValues(reason).Add(float64(n))
 }

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/events"
+	"mlsd/events/signals"
 	"mlsd/lexicons"
 	"mlsd/outbox"
 )
@@ -172,7 +173,7 @@ func pretendedEvents(s *subscription) {
 		Detail: outbox.Detail{Change: "ended", Service: "did:web:mls.example.net", ConvoID: uuid.Max.String(),
 			By: "did:plc:bob", DeviceID: "phone", KeyPackageRef: "00", Epoch: 1, Request: true}}
 	s.events <- &events.Event{ConvoID: uuid.Max,
-		Signal: &events.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: []byte{1}}}
+		Signal: &signals.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: []byte{1}}}
 	s.events <- &events.Event{ConvoID: uuid.Max,
-		Signal: &events.Signal{ConvoID: uuid.Max, Moves: []events.Move{{DID: "did:plc:bob", Read: 3, Delivered: 4}}}}
+		Signal: &signals.Signal{ConvoID: uuid.Max, Moves: []signals.Move{{DID: "did:plc:bob", Read: 3, Delivered: 4}}}}
 }

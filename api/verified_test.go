@@ -395,6 +395,12 @@ func TestOpenJoin(t *testing.T) {
 	bob.mls.HideHandshakes(true)
 	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, must(bob.group.StageUpdate())(w))).fails(http.StatusBadRequest,
 		mlsapi.ErrInvalidCommit)
+	// An external commit brings the GroupInfo of its own epoch.
+	for _, wrong := range [][]byte{info.GroupInfo, flipped(fresh.GroupInfo, len(fresh.GroupInfo)-1)} {
+		in := rejoin(c, fresh)
+		in.GroupInfo = wrong
+		bob.post(mlsapi.NSIDProcessExternalCommit, in).fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
+	}
 	if w.digest() != before {
 		t.Error("a refused external commit has left something behind")
 	}

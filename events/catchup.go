@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	_ "embed" // of find_events.sql
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -28,20 +27,18 @@ const (
 //go:embed find_events.sql
 var findEvents string
 
-// errNotThere says that partitions were dropped before the reader had read them, or that the stream
-// has gone back.
-var errNotThere = errors.New("the events that come next are not there any more")
-
-// catchUp reads the table events for one subscription, from the subscription's position to a place
-// that the stream has already.
+// catchUp reads the table events for one subscription, from the subscription's place to a place that
+// the stream has already.
 type catchUp struct {
-	s           *Subscription
-	position    int64 // the last place that has been read
+	hub         *Hub
+	buffer      *buffer     // of the subscription
+	of          generations // generations of the stream when the subscription began
+	place       int64       // the last place that has been read
 	upto        int64
 	window      int64                  // places of the stream that are searched for the next page
 	days        []day                  // the oldest one first
-	memberships []membership           // memberships of the DID between position and upto
-	convos      map[uuid.UUID]struct{} // the convos of the DID at position; after replay, at upto
+	memberships []membership           // memberships of the DID between place and upto
+	convos      map[uuid.UUID]struct{} // the convos of the DID at place; after replay, at upto
 	waits       bool                   // the last page must wait for the index
 }
 
@@ -61,13 +58,6 @@ func (c *catchUp) dayOf(seq int64) time.Time {
 	return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // older than all partitions
 }
 
-// membership is a part of the stream in which the DID is entitled to a convo's events:
-// from < stream_seq ≤ to.
-type membership struct {
-	convo    uuid.UUID
-	from, to int64
-}
-
 // change is a membership event of the DID itself.
 type change struct {
 	convo  uuid.UUID
@@ -81,19 +71,18 @@ type change struct {
 // stream.
 const notYet = 1<<63 - 1
 
-// begin finds out which convos the DID is entitled to between two places of the stream. One
-// statement reads roster, stream and outbox in one snapshot. To get the memberships at position,
-// begin takes the present roster and rewinds the changes since position.
-func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchUp, error) {
-	c := &catchUp{s: s, position: position, upto: upto, window: firstWindow, convos: map[uuid.UUID]struct{}{}}
-	rows := pgpool.Rows(ctx, s.hub.cfg.DB, `SELECT day, first_seq FROM event_days ORDER BY day`)
-	var err error
+// begin finds out which convos the DID is entitled to between place and upto, and which of them it
+// has not accepted. One statement reads roster, stream and outbox in one snapshot. To get the
+// memberships at place, begin takes the present roster and rewinds the changes since place.
+func (c *catchUp) begin(ctx context.Context) (requests []uuid.UUID, err error) {
+	c.window, c.convos = firstWindow, map[uuid.UUID]struct{}{}
+	rows := pgpool.Rows(ctx, c.hub.cfg.DB, `SELECT day, first_seq FROM event_days ORDER BY day`)
 	c.days, err = pgx.CollectRows(rows,
 		func(row pgx.CollectableRow) (d day, err error) { return d, row.Scan(&d.at, &d.first) })
 	if err != nil {
 		return nil, fmt.Errorf("read the days: %w", err)
 	}
-	rows = pgpool.Rows(ctx, s.hub.cfg.DB, `
+	rows = pgpool.Rows(ctx, c.hub.cfg.DB, `
 		SELECT convo_id, 0::bigint, true, requested_at IS NOT NULL FROM members WHERE did = $1 AND left_at IS NULL
 		UNION ALL
 		SELECT convo_id, stream_seq, detail->>'change' = 'joined', false FROM events WHERE did = $1 AND stream_seq > $2 AND
@@ -101,17 +90,16 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 		UNION ALL
 		SELECT convo_id, $4::bigint, detail->>'change' = 'joined', false FROM (SELECT * FROM outbox WHERE did = $1 AND kind =
 			4 ORDER BY id) waiting`,
-		s.did, position, c.dayOf(position+1), int64(notYet))
+		c.buffer.did, c.place, c.dayOf(c.place+1), int64(notYet))
 	var changes []change
 	var one change
-	var pending []uuid.UUID // convos that the person has not accepted
 	_, err = pgx.ForEachRow(rows, []any{&one.convo, &one.at, &one.joined, &one.request}, func() error {
 		switch {
-		case !s.wants(one.convo):
+		case !c.buffer.wants(one.convo):
 		case one.at == 0: // a row of the roster
 			c.convos[one.convo] = struct{}{}
 			if one.request {
-				pending = append(pending, one.convo)
+				requests = append(requests, one.convo)
 			}
 		default:
 			changes = append(changes, one)
@@ -121,14 +109,13 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 	if err != nil {
 		return nil, fmt.Errorf("read the subscriber's convos: %w", err)
 	}
-	s.requests.set(pending, upto)
 	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
 	c.rewind(changes)
 	c.replay(changes)
-	return c, nil
+	return requests, nil
 }
 
-// rewind changes convos from the present convos of the roster to the convos at position.
+// rewind changes convos from the present convos of the roster to the convos at place.
 func (c *catchUp) rewind(changes []change) {
 	for _, ch := range slices.Backward(changes) {
 		if ch.joined {
@@ -144,7 +131,7 @@ func (c *catchUp) rewind(changes []change) {
 func (c *catchUp) replay(changes []change) {
 	since := map[uuid.UUID]int64{}
 	for convo := range c.convos {
-		since[convo] = c.position
+		since[convo] = c.place
 	}
 	for _, ch := range changes {
 		if ch.at > c.upto {
@@ -168,7 +155,7 @@ func (c *catchUp) replay(changes []change) {
 
 // page reads the next events. done says that there are no more events up to upto.
 func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error) {
-	if c.position >= c.upto {
+	if c.place >= c.upto {
 		return nil, true, nil
 	}
 	found, end, full, err := c.find(ctx)
@@ -183,16 +170,16 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 		}
 	}
 	var entries []*Event
-	c.s.hub.mu.Lock()
+	c.hub.mu.Lock()
 	for i, e := range page {
-		page[i] = c.s.hub.share(e)
+		page[i] = c.hub.share(e)
 		if e.Kind.LogEntry() && e.Size <= largeEvent { // Next loads the large entries
 			entries = append(entries, e)
 		}
 	}
-	c.s.hub.mu.Unlock()
+	c.hub.mu.Unlock()
 	load := func(ctx context.Context, db *pgxpool.Pool) error { return loadEntries(ctx, db, entries) }
-	if err := c.s.hub.cfg.Reads.Read(ctx, load); err != nil {
+	if err := c.hub.cfg.Reads.Read(ctx, load); err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
 	c.move(page, end, len(page) < len(found) || full)
@@ -205,42 +192,42 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 			return true
 		}
 		// find selects events for one person by the DID alone, so unwanted convos are removed here.
-		return !e.ofConvo() && !c.s.wants(e.ConvoID)
+		return !e.ofConvo() && !c.buffer.wants(e.ConvoID)
 	})
 	if gone > 0 {
-		c.s.hub.cfg.Log.InfoContext(ctx, "log entries of events are gone", "entries", gone, "upto", c.position)
+		c.hub.cfg.Log.InfoContext(ctx, "log entries of events are gone", "entries", gone, "upto", c.place)
 	}
-	return page, c.position >= c.upto, nil
+	return page, c.place >= c.upto, nil
 }
 
-// move moves position to the end of a page. full says that the window may hold more events than the
+// move moves place to the end of a page. full says that the window may hold more events than the
 // page. Then the next window is twice the part that filled the page. If full is false, the next
 // window is larger, because an empty part costs only the look-ups.
 func (c *catchUp) move(page []*Event, end int64, full bool) {
 	if !full {
-		c.position, c.window = end, min(4*c.window, maxWindow)
+		c.place, c.window = end, min(4*c.window, maxWindow)
 		return
 	}
 	last := page[len(page)-1].StreamSeq
-	c.position, c.window = last, 2*(last-c.position)
+	c.place, c.window = last, 2*(last-c.place)
 }
 
 // find finds the next events, up to the place end. It finds indexed events in the table, and events
 // that are not indexed yet in the hub. full says that there may be more events up to end.
 func (c *catchUp) find(ctx context.Context) (found []*Event, end int64, full bool, err error) {
-	h := c.s.hub
+	h := c.hub
 	h.mu.Lock()
-	indexed, remembered := h.indexed, h.remembers(c.position)
-	end = min(c.upto, c.position+c.window)
-	if c.position >= indexed && remembered {
-		found = h.memory.find(c.s.did, c.memberships, c.position, end, pageEvents)
+	indexed, remembered := h.indexed, h.remembers(c.place)
+	end = min(c.upto, c.place+c.window)
+	if c.place >= indexed && remembered {
+		found = h.memory.find(c.buffer.did, c.memberships, c.place, end, pageEvents)
 	}
 	h.mu.Unlock()
-	c.waits = c.position >= indexed && !remembered
+	c.waits = c.place >= indexed && !remembered
 	switch {
 	case c.waits: // the index is far behind
-		return nil, c.position, false, nil
-	case c.position < indexed:
+		return nil, c.place, false, nil
+	case c.place < indexed:
 		return c.findInTable(ctx, min(end, indexed))
 	}
 	for i, e := range found {
@@ -258,19 +245,19 @@ func (c *catchUp) findInTable(ctx context.Context, end int64) (found []*Event, _
 	var convos []uuid.UUID
 	var from, to []int64
 	for _, m := range c.memberships {
-		if m.to > c.position && m.from < end {
-			convos, from, to = append(convos, m.convo), append(from, max(m.from, c.position)), append(to, min(m.to, end))
+		if m.to > c.place && m.from < end {
+			convos, from, to = append(convos, m.convo), append(from, max(m.from, c.place)), append(to, min(m.to, end))
 		}
 	}
 	// Each page searches all convos, so a person with many convos needs larger pages.
 	limit := max(pageEvents, len(convos))
 	var first, newest int64
-	err = c.s.hub.cfg.Reads.Read(ctx, func(ctx context.Context, db *pgxpool.Pool) error {
+	err = c.hub.cfg.Reads.Read(ctx, func(ctx context.Context, db *pgxpool.Pool) error {
 		both := &pgx.Batch{}
 		both.Queue(findEvents,
-			convos, from, to, c.dayOf(c.position+1), c.dayOf(end), limit, c.s.did, c.position, end,
+			convos, from, to, c.dayOf(c.place+1), c.dayOf(end), limit, c.buffer.did, c.place, end,
 			indexSpan).Query(func(rows pgx.Rows) error {
-			found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Event, error) { return c.s.of.scan(row) })
+			found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Event, error) { return c.of.scan(row) })
 			return err
 		})
 		// This is read after the page, to notice partitions that were dropped meanwhile and a new
@@ -282,7 +269,7 @@ func (c *catchUp) findInTable(ctx context.Context, end int64) (found []*Event, _
 	if err != nil {
 		return nil, 0, false, fmt.Errorf("catch up: %w", err)
 	}
-	if first > c.position+1 || newest != c.s.of.newest().id {
+	if first > c.place+1 || newest != c.of.newest().id {
 		return nil, 0, false, errNotThere
 	}
 	return found, end, len(found) == limit, nil

@@ -6,8 +6,12 @@ import (
 	"strconv"
 )
 
-// ErrInvalidCursor says that a text is no cursor.
-var ErrInvalidCursor = errors.New("this is no cursor of the stream")
+// Errors about cursors. ErrFutureCursor keeps a subscription from beginning.
+var (
+	ErrInvalidCursor = errors.New("this is no cursor of the stream")
+	ErrFutureCursor  = errors.New("the cursor is ahead of the stream; connect without one, and read the convos " +
+		"with getConvos")
+)
 
 // byNumber is the Generation of a Cursor that has the form of a number.
 const byNumber = -1
@@ -64,20 +68,3 @@ func ParseCursor(text string) (Cursor, error) {
 	}
 	return c, nil
 }
-
-// position returns the position of an event.
-func (g generation) position(seq int64) string {
-	return strconv.FormatInt(g.id, 36) + ".0:" + strconv.FormatInt(seq, 10)
-}
-
-// numbersOfMinute is how many numbers the events of one minute can have. The id of a generation is
-// the minute in which the generation began. So its numbers are larger than all numbers that the
-// stream has had before, even in generations that a restore has removed. Numbers reach 53 bits
-// after 255 years.
-const numbersOfMinute = 1 << 26
-
-// number returns the number of an event.
-func (g generation) number(seq int64) int64 { return g.id*numbersOfMinute + seq - g.after }
-
-// place returns the stream_seq of a number.
-func (g generation) place(number int64) int64 { return number - g.id*numbersOfMinute + g.after }

@@ -1,17 +1,3 @@
-// Package events publishes each committed event, in one order, to everyone whom the event concerns.
-//
-//	outbox ──Sequencer──▶ events ──Hub──▶ Subscriptions
-//	                         └──catchUp──▶─────┘
-//
-// One node at a time leads. Its Sequencer moves committed rows from the outbox into the table
-// events, and gives each row a place in the stream: stream_seq 1, 2, 3 …. The Hub of every node
-// reads the end of that table once for all its subscriptions. A Subscription that is behind reads
-// the table itself (catchUp) until it is live. A live Subscription gets its events from the Hub. No
-// event is missed or repeated at this change.
-//
-// Only the stream decides who is entitled to an event of a convo: the people whose last membership
-// event before the event says that they joined. The roster is read only for people whose membership
-// has not changed since.
 package events
 
 import (
@@ -28,14 +14,22 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/events/signals"
 	"mlsd/messages"
 	"mlsd/outbox"
 )
 
+//	outbox ──Sequencer──▶ events ──Hub──▶ Subscriptions
+//	                         └──catchUp──▶─────┘
+//
+// One node at a time leads. Its Sequencer moves committed rows from the outbox into the table
+// events, and gives each row a place in the stream: stream_seq 1, 2, 3 …. The Hub of every node
+// reads the end of that table once for all its subscriptions. A Subscription that is behind reads
+// the table itself (catchUp) until it is live. A live Subscription gets its events from the Hub. No
+// event is missed or repeated at this change.
+
 // Errors that end a subscription, or keep it from beginning.
 var (
-	ErrFutureCursor = errors.New("the cursor is ahead of the stream; connect without one, and read the convos " +
-		"with getConvos")
 	ErrConsumerTooSlow = errors.New("the events come faster than they are read; connect again at the last cursor")
 	ErrTooMany         = errors.New("there are too many subscriptions; close one, then connect again")
 	ErrReplaced        = errors.New("a newer subscription has taken its place")
@@ -56,7 +50,7 @@ type Event struct {
 
 	// Signal is set in an event that has no place in the stream and is not kept. In such an event,
 	// all other fields except ConvoID and Size are zero.
-	Signal *Signal
+	Signal *signals.Signal
 
 	day     time.Time  // the event's partition
 	of      generation // generation in which the event got its place

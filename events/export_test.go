@@ -15,7 +15,7 @@ import (
 const KeepEvents = keepEvents
 
 // Ahead adds d to the sequencer's clock, and makes it maintain its partitions in the next round.
-func (s *Sequencer) Ahead(d time.Duration) { s.ahead, s.maintainDue = d, time.Time{} }
+func (s *Sequencer) Ahead(d time.Duration) { s.partitions.ahead, s.maintainDue = d, time.Time{} }
 
 // Round does one round of the sequencer.
 func (s *Sequencer) Round(ctx context.Context) (bool, error) {
@@ -82,7 +82,7 @@ func (h *Hub) Forget(t testing.TB, part int) {
 func WindowAfter(n int) int64 {
 	c := &catchUp{window: firstWindow}
 	for range n {
-		c.move(nil, c.position, false)
+		c.move(nil, c.place, false)
 	}
 	return c.window
 }
@@ -104,11 +104,11 @@ func (s *Subscription) Live() bool {
 	return s.live
 }
 
-// Position is the place up to which a subscription that is not live has its events.
-func (s *Subscription) Position() int64 {
+// Place is the place up to which a subscription that is not live has its events.
+func (s *Subscription) Place() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.position
+	return s.place
 }
 
 // SetClock sets the clock by which readers are behind.
@@ -127,71 +127,6 @@ func CursorText(c Cursor) string {
 	}
 	return generation{id: c.Generation}.position(c.Seq)
 }
-
-// Listening reports whether the node hears signals.
-func (s *Signals) Listening() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.online
-}
-
-// SetOnline makes the node take signals, which nobody passes on.
-func (s *Signals) SetOnline() { s.setOnline(true) }
-
-// SetHub makes the node deliver signals to another hub.
-func (s *Signals) SetHub(h *Hub) { s.cfg.Hub = h }
-
-// Deliver gives a signal to the subscriptions of this node, as if it had come from another.
-func (s *Signals) Deliver(ctx context.Context, signal Signal) {
-	payloads, _ := pack([]*Signal{&signal})
-	s.deliver(ctx, payloads[0])
-	for {
-		select {
-		case l := <-s.lookUps:
-			s.deliverMoves(ctx, l)
-		default:
-			return
-		}
-	}
-}
-
-// LookUpNext delivers the moved cursors that wait for a look-up first.
-func (s *Signals) LookUpNext(ctx context.Context) { s.deliverMoves(ctx, <-s.lookUps) }
-
-// Waiting is how many ciphertexts wait.
-func (s *Signals) Waiting() int { return len(s.waiting) }
-
-// Receive takes a signal with cursors as the listener does, and returns how many wait for look-ups.
-func (s *Signals) Receive(ctx context.Context, signal Signal) int {
-	payloads, _ := pack([]*Signal{&signal})
-	s.deliver(ctx, payloads[0])
-	return len(s.lookUps)
-}
-
-// TakeMoves passes on what moved cursors are due, and returns how many cursors these are.
-func (s *Signals) TakeMoves() (n int) {
-	s.dropOldMoves()
-	for _, signal := range s.takeMoves() {
-		n += len(signal.Moves)
-	}
-	return n
-}
-
-// PassWithoutConnection passes on what is due, over a connection that has ended.
-func (s *Signals) PassWithoutConnection(ctx context.Context) error {
-	l, err := newListener(ctx, s.cfg.DB, s.cfg.Log, `LISTEN mlsd_signals`)
-	if err != nil {
-		return err
-	}
-	l.close(ctx)
-	return s.pass(ctx, l.conn, &passed{})
-}
-
-// Pack and Unpack are what makes payloads of NOTIFY, and reads them.
-var (
-	Pack   = pack
-	Unpack = unpack
-)
 
 // HoldTurn takes the turn to read of the subscriptions of did, until release is called.
 func (h *Hub) HoldTurn(did syntax.DID) (release func()) {

@@ -38,15 +38,14 @@ type floor struct {
 	ended     bool     // all writers have ended
 }
 
-// seekFloor does the next step to raise the floor, at most once in floorEvery.
-func (s *Sequencer) seekFloor(ctx context.Context) error {
-	f := &s.floor
+// seek does the next step to raise the floor, at most once in floorEvery.
+func (f *floor) seek(ctx context.Context, conn *pgx.Conn) error {
 	if time.Now().Before(f.due) || f.ended || f.candidate == 0 && !f.moved {
 		return nil
 	}
 	f.due = time.Now().Add(floorEvery)
 	if f.candidate > 0 {
-		err := s.conn.QueryRow(ctx, `
+		err := conn.QueryRow(ctx, `
 			SELECT count(*) = 0 FROM pg_locks WHERE relation = 'outbox'::regclass AND virtualtransaction = ANY($1)`,
 			f.writers).Scan(&f.ended)
 		return errs.Wrap(err, "look for the writers of the outbox")
@@ -59,7 +58,7 @@ func (s *Sequencer) seekFloor(ctx context.Context) error {
 		WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'outbox'::regclass
 			AND mode = 'RowExclusiveLock' AND granted AND pid IS DISTINCT FROM pg_backend_pid()`).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&f.writers) })
-	if err := s.conn.SendBatch(ctx, both).Close(); err != nil {
+	if err := conn.SendBatch(ctx, both).Close(); err != nil {
 		f.candidate = 0
 		return fmt.Errorf("look for the writers of the outbox: %w", err)
 	}
@@ -67,12 +66,12 @@ func (s *Sequencer) seekFloor(ctx context.Context) error {
 	return nil
 }
 
-// raiseFloor makes the candidate the floor, once all rows up to the candidate have been moved. The
+// raise makes the candidate the floor, once all rows up to the candidate have been moved. The
 // writers must have ended.
-func (s *Sequencer) raiseFloor(ctx context.Context) error {
-	if s.floor.candidate > s.floor.at { // otherwise nothing was written since
-		tag, err := s.conn.Exec(ctx, `
-			UPDATE stream SET floor = $1 WHERE NOT EXISTS (SELECT FROM outbox WHERE id > floor AND id <= $1)`, s.floor.candidate)
+func (f *floor) raise(ctx context.Context, conn *pgx.Conn) error {
+	if f.candidate > f.at { // otherwise nothing was written since
+		tag, err := conn.Exec(ctx, `
+			UPDATE stream SET floor = $1 WHERE NOT EXISTS (SELECT FROM outbox WHERE id > floor AND id <= $1)`, f.candidate)
 		if err != nil {
 			return fmt.Errorf("raise the floor of the outbox: %w", err)
 		}
@@ -80,6 +79,6 @@ func (s *Sequencer) raiseFloor(ctx context.Context) error {
 			return nil
 		}
 	}
-	s.floor = floor{at: s.floor.candidate, due: s.floor.due, moved: s.floor.moved}
+	*f = floor{at: f.candidate, due: f.due, moved: f.moved}
 	return nil
 }

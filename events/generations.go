@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,6 +23,23 @@ type generation struct {
 	after int64  // the place before its first event
 	by    server // the server that writes the generation
 }
+
+// position returns the position of an event.
+func (g generation) position(seq int64) string {
+	return strconv.FormatInt(g.id, 36) + ".0:" + strconv.FormatInt(seq, 10)
+}
+
+// numbersOfMinute is how many numbers the events of one minute can have. The id of a generation is
+// the minute in which the generation began. So its numbers are larger than all numbers that the
+// stream has had before, even in generations that a restore has removed. Numbers reach 53 bits
+// after 255 years.
+const numbersOfMinute = 1 << 26
+
+// number returns the number of an event.
+func (g generation) number(seq int64) int64 { return g.id*numbersOfMinute + seq - g.after }
+
+// place returns the stream_seq of a number.
+func (g generation) place(number int64) int64 { return number - g.id*numbersOfMinute + g.after }
 
 // server identifies the database and timeline that write a generation. A field that is 0 is not
 // known. A promoted standby or a restored backup has another timeline. A restored dump has another

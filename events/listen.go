@@ -5,16 +5,17 @@ import (
 	"strconv"
 	"time"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
 
-// Listen wakes the hub and the sequencer when another node notifies them, until ctx ends. It also
-// wakes them after each new connection. Without Listen both would still work, because both also
-// read without a wake-up, but they would work later.
-func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
+// Listen wakes a hub and a sequencer when another node notifies them, until ctx ends. It also wakes
+// them after each new connection. Without Listen both would still work, because both also read
+// without a wake-up, but they would work later.
+func Listen(ctx context.Context, h *Hub, s *Sequencer) {
 	for delay := 100 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, 2*time.Second) {
 		began := time.Now()
-		if err := h.listen(ctx, s); err != nil && ctx.Err() == nil {
+		if err := listen(ctx, h, s); err != nil && ctx.Err() == nil {
 			h.cfg.Log.WarnContext(ctx, "the listener failed", "error", err)
 		}
 		if time.Since(began) > time.Minute {
@@ -24,23 +25,23 @@ func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
 	}
 }
 
-func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
-	l, err := newListener(ctx, h.cfg.DB, h.cfg.Log, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`)
+func listen(ctx context.Context, h *Hub, s *Sequencer) error {
+	l, err := pgpool.Listen(ctx, h.cfg.DB, h.cfg.Log, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`)
 	if err != nil {
 		return err
 	}
-	defer l.close(ctx)
+	defer l.Close(ctx)
 	h.Wake()
 	s.Wake()
 	for {
-		n, err := l.next(ctx, listenCheck)
+		n, err := l.Next(ctx, pgpool.ListenCheck)
 		switch {
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case n == nil:
-			if err := l.ping(ctx); err != nil {
+			if err := l.Ping(ctx); err != nil {
 				return err
 			}
 		case n.Channel == outboxChannel:
@@ -48,14 +49,14 @@ func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
 		case n.Channel == devicesChannel:
 			h.endDevice(n.Payload)
 		default:
-			h.notified(n.Payload)
+			notified(h, n.Payload)
 		}
 	}
 }
 
 // notified handles a notification of the stream. The payload is the place up to which the stream
 // has grown, or empty if the stream has a new generation.
-func (h *Hub) notified(payload string) {
+func notified(h *Hub, payload string) {
 	place, err := strconv.ParseInt(payload, 10, 64)
 	if err != nil {
 		h.Wake()

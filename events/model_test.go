@@ -128,7 +128,7 @@ func TestModel(t *testing.T) {
 					}
 					l.s = n.subscribeTo(t, r)
 					if r.Cursor == nil { // at the end that the hub has read, or of which it was told
-						at := l.s.Position()
+						at := l.s.Place()
 						if at != heads[n] && at != head() {
 							t.Errorf("a subscription begins after %d, the hub is at %d, the stream at %d", at, heads[n], head())
 						}

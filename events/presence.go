@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 	"mlsd/outbox"
 )
@@ -25,6 +27,12 @@ const (
 	writeDelay    = 100 * time.Millisecond // changes within this time become one write
 	removeTimeout = 5 * time.Second        // time limit of the last write, when the server stops
 )
+
+// Release is the binary that a node runs.
+type Release struct {
+	Build  string // the revision that the binary was built from; "" if the node does not say
+	Schema uint   // the newest migration that the binary knows; 0 if the node does not say
+}
 
 // Presence stores which devices are connected to this node, in the tables nodes and presence.
 // Package push reads them, and does not call connected devices.
@@ -40,7 +48,7 @@ type Presence struct {
 
 	wake worker.Signal // sent when changed has grown
 	node uuid.UUID     // id of the node; owned by RunOnce, which changes it under mu
-	hub  *Hub          // set before the first connection
+	head func() int64  // the place of the newest event that this node's connections have; nil means 0
 
 	mu      sync.Mutex // guards the fields below, and is never held during a query
 	devices map[device]connections
@@ -196,8 +204,8 @@ func (p *Presence) sync(ctx context.Context) (err error) {
 // because the node may have missed the end of some.
 func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
 	var head int64
-	if p.hub != nil {
-		head = p.hub.Head()
+	if p.head != nil {
+		head = p.head()
 	}
 	tag, err := tx.Exec(ctx, `
 		UPDATE nodes
@@ -321,4 +329,30 @@ func (p *Presence) remove(ctx context.Context) error {
 	defer cancel()
 	_, err := p.db.Exec(ctx, `DELETE FROM nodes WHERE id = $1`, p.node)
 	return err
+}
+
+// Node is a node whose lease has not lapsed.
+type Node struct {
+	ID uuid.UUID
+	Release
+	RenewedAt time.Time // when the node renewed its lease
+}
+
+// LiveNodes returns the nodes that run on a database, or none if the database has no schema. A node
+// that was killed counts for up to 15 s.
+func LiveNodes(ctx context.Context, db pgpool.Queryer) ([]Node, error) {
+	var kept bool
+	if err := db.QueryRow(ctx, `SELECT to_regclass('nodes') IS NOT NULL`).Scan(&kept); err != nil {
+		return nil, fmt.Errorf("list the live nodes: %w", err)
+	}
+	if !kept {
+		return nil, nil
+	}
+	rows := pgpool.Rows(ctx, db, `
+		SELECT id, build, schema_version, lease_expires_at - $1::interval FROM nodes WHERE lease_expires_at >
+			clock_timestamp() ORDER BY id`, nodeLease)
+	nodes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n Node, err error) {
+		return n, row.Scan(&n.ID, &n.Build, &n.Schema, &n.RenewedAt)
+	})
+	return nodes, errs.Wrap(err, "list the live nodes")
 }

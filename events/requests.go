@@ -15,7 +15,7 @@ import (
 
 // requests are the convos of one person that the person has not accepted. The stream says where a
 // membership begins as a request. It does not say when the person accepts, because only the person
-// may know that. So Request reads the roster again, at most every readRosterEvery, and only while
+// may know that. So marks reads the roster again, at most every readRosterEvery, and only while
 // events of such convos arrive.
 type requests struct {
 	convos map[uuid.UUID]struct{}
@@ -44,18 +44,18 @@ func (r *requests) add(convo uuid.UUID) {
 	r.convos[convo] = struct{}{}
 }
 
-// Request reports whether the last event of Next is of a convo that the person has not accepted. If
-// it cannot read the roster again, the mark stays as it was.
-func (s *Subscription) Request(ctx context.Context) bool {
-	r, e := &s.requests, s.requests.last
+// marks reports whether the last event is of a convo that the person has not accepted. If it cannot
+// read the roster again, the mark stays as it was.
+func (r *requests) marks(ctx context.Context, h *Hub, did syntax.DID) bool {
+	e := r.last
 	if e == nil || e.ConvoID == uuid.Nil {
 		return false
 	}
-	mine := e.DID == s.did && (e.Kind == outbox.Membership || e.Kind == outbox.Welcome)
+	mine := e.DID == did && (e.Kind == outbox.Membership || e.Kind == outbox.Welcome)
 	switch {
 	case mine && e.Detail.Request && e.StreamSeq > r.upto:
 		r.add(e.ConvoID)
-	case e.Kind.LogEntry() && e.Message().Sender == s.did: // a person who writes has accepted
+	case e.Kind.LogEntry() && e.Message().Sender == did: // a person who writes has accepted
 		delete(r.convos, e.ConvoID)
 	}
 	if _, request := r.convos[e.ConvoID]; !request {
@@ -63,8 +63,8 @@ func (s *Subscription) Request(ctx context.Context) bool {
 	}
 	if time.Since(r.readAt) >= readRosterEvery {
 		r.readAt = time.Now()
-		if err := s.readRequests(ctx); err != nil {
-			s.hub.cfg.Log.WarnContext(ctx, "the subscriber's requests could not be read", "error", err)
+		if err := r.read(ctx, h, did); err != nil {
+			h.cfg.Log.WarnContext(ctx, "the subscriber's requests could not be read", "error", err)
 		}
 	}
 	_, request := r.convos[e.ConvoID]
@@ -74,20 +74,20 @@ func (s *Subscription) Request(ctx context.Context) bool {
 	return request
 }
 
-// stale reports whether Request may have to read the roster for an event.
+// stale reports whether marks may have to read the roster for an event.
 func (r *requests) stale(did syntax.DID, e *Event) bool {
 	mine := e.DID == did && e.Detail.Request
 	return (mine || len(r.convos) > 0) && time.Since(r.readAt) >= readRosterEvery
 }
 
-// readRequests reads the person's requests from the roster.
-func (s *Subscription) readRequests(ctx context.Context) error {
-	upto := s.hub.Head()
-	convos, err := pgpool.Collect(ctx, s.hub.cfg.DB, pgx.RowTo[uuid.UUID], `
-		SELECT convo_id FROM members WHERE did = $1 AND left_at IS NULL AND requested_at IS NOT NULL`, s.did)
+// read reads the person's requests from the roster.
+func (r *requests) read(ctx context.Context, h *Hub, did syntax.DID) error {
+	upto := h.Head()
+	convos, err := pgpool.Collect(ctx, h.cfg.DB, pgx.RowTo[uuid.UUID], `
+		SELECT convo_id FROM members WHERE did = $1 AND left_at IS NULL AND requested_at IS NOT NULL`, did)
 	if err != nil {
 		return fmt.Errorf("read the subscriber's requests: %w", err)
 	}
-	s.requests.set(convos, upto)
+	r.set(convos, upto)
 	return nil
 }

@@ -41,14 +41,6 @@ const (
 
 const checkViolation = "23514"
 
-// Channels of NOTIFY.
-const (
-	outboxChannel = "mlsd_outbox" // the outbox has new rows
-	eventsChannel = "mlsd_events" // the stream has new events
-	// devicesChannel says that the subscriptions of a device must end. Its payload is a revocation.
-	devicesChannel = "mlsd_devices"
-)
-
 // Sequencer moves committed rows from the outbox into the stream. Every node runs a Sequencer. One
 // of them leads, and the others wake the leader after a commit on their node.
 //
@@ -60,16 +52,14 @@ const (
 // after its commit, so no event appears before a place that a reader has passed. Writes to one
 // convo wait for its row lock, so their outbox ids and their places are in the order of the writes.
 type Sequencer struct {
-	db        *pgxpool.Pool
-	log       *slog.Logger
-	metrics   Metrics
-	faults    *failpoint.Set
-	retention time.Duration
-	moved     func(int64)      // called when the stream has grown, with the newest place
-	node      func() uuid.UUID // nil means that the id is not known
-	onDump    Hook
-	wake      worker.Signal // sent when the outbox may have grown
-	ahead     time.Duration // added to the database's clock in tests
+	db      *pgxpool.Pool
+	log     *slog.Logger
+	metrics Metrics
+	faults  *failpoint.Set
+	moved   func(int64)      // called when the stream has grown, with the newest place
+	node    func() uuid.UUID // nil means that the id is not known
+	onDump  Hook
+	wake    worker.Signal // sent when the outbox may have grown
 
 	leads   atomic.Bool // conn is not nil
 	written atomic.Bool // Wake was called since this node last woke the leader on another node
@@ -78,9 +68,10 @@ type Sequencer struct {
 	head        int64     // where the stream ended when this node last read its end
 	generation  int64     // generation of the stream at that time
 	floor       floor     // floor of the outbox
+	partitions  partitions
 	tried       time.Time // when this node last tried to lead
 	looked      time.Time // when this node last looked at the leader's session
-	maintainDue time.Time // when maintainPartitions is due
+	maintainDue time.Time // when the partitions are due
 }
 
 // SequencerConfig configures a Sequencer.
@@ -100,8 +91,8 @@ type SequencerConfig struct {
 // NewSequencer returns a sequencer.
 func NewSequencer(c SequencerConfig) *Sequencer {
 	return &Sequencer{
-		db: c.DB, log: c.Log, metrics: c.Metrics, retention: c.Retention, moved: c.Moved, node: c.Node, faults: c.Faults,
-		onDump: c.OnDump, wake: worker.NewSignal(),
+		db: c.DB, log: c.Log, metrics: c.Metrics, moved: c.Moved, node: c.Node, faults: c.Faults,
+		onDump: c.OnDump, wake: worker.NewSignal(), partitions: partitions{log: c.Log, retention: c.Retention},
 	}
 }
 
@@ -180,12 +171,12 @@ func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 		s.maintainDue = time.Now().Add(maintainEvery)
 		// Events can be moved even after this error, because today's partition was created days
 		// ago.
-		if err := s.maintainPartitions(ctx); err != nil {
+		if err := s.partitions.maintain(ctx, s.conn); err != nil {
 			s.log.WarnContext(ctx, "the stream could not be maintained", "error", err)
 			s.maintainDue = time.Now().Add(maintainAgain)
 		}
 	}
-	if err := s.seekFloor(ctx); err != nil {
+	if err := s.floor.seek(ctx, s.conn); err != nil {
 		return 0, err
 	}
 	moved, err = s.step(ctx)
@@ -195,7 +186,7 @@ func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 		}
 	}
 	if err == nil && s.floor.ended {
-		err = s.raiseFloor(ctx)
+		err = s.floor.raise(ctx, s.conn)
 	}
 	if pgpool.Code(err) == checkViolation { // there is no partition for today
 		s.maintainDue = time.Time{}
@@ -357,7 +348,8 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 		)
 		SELECT coalesce(last - today.head, 0), coalesce(waited, '0'), today.head, today.generation
 		FROM summary LEFT JOIN advanced ON true, today`,
-		stepLimit, s.ahead, eventsChannel, s.head, s.generation, s.floor.at, s.self()).Scan(&n, &waited, &head, &generation)
+		stepLimit, s.partitions.ahead, eventsChannel, s.head, s.generation, s.floor.at, s.self()).Scan(&n, &waited, &head,
+		&generation)
 	if err != nil {
 		return 0, fmt.Errorf("move events: %w", err)
 	}

@@ -141,7 +141,7 @@ func TestListenOverASilentConnection(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		n.hub.Listen(ctx, n.seq)
+		events.Listen(ctx, n.hub, n.seq)
 	}()
 	defer func() { cancel(); <-ended }()
 	var there bool

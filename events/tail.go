@@ -1,16 +1,29 @@
 package events
 
 import (
+	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/errs"
 )
+
+const (
+	tailLimit  = 1000           // rows of one read; also events that are handed out at a time
+	keepEvents = 1 << 15        // newest events that a hub always remembers
+	maxEvents  = 4 * keepEvents // limit if more than keepEvents events are not indexed
+)
+
+// errNotThere says that partitions were dropped before the reader had read them, or that the stream
+// has gone back.
+var errNotThere = errors.New("the events that come next are not there any more")
 
 // tail is the end of the stream, as a hub has read it.
 type tail struct {
@@ -21,17 +34,27 @@ type tail struct {
 	memory  memory      // events up to head; at least those that are not indexed
 }
 
-// read reads the next events. continues says that these events follow the hub's head: the stream
-// has no newer generation, and has not gone back.
-func (h *Hub) read(ctx context.Context) (batch []*Event, continues bool, err error) {
-	batch, now, err := h.tail.next(ctx, h.cfg.DB)
-	if err != nil {
-		return nil, false, err
+// remember reads the events of a stream that are not indexed, up to the end of the stream. Error:
+// errNotThere.
+func remember(ctx context.Context, db *pgxpool.Pool, s stream) (tail, error) {
+	t := tail{of: s.of, head: s.head, day: s.day, indexed: s.indexed}
+	if from := max(s.indexed, s.head-maxEvents, s.first-1); from < s.head {
+		t.head, t.day = from, time.Time{}
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.indexed = now.indexed
-	return batch, now.generation == h.of.newest().id && now.head >= h.head, nil
+	for t.head < s.head {
+		batch, now, err := t.next(ctx, db)
+		switch {
+		case err != nil:
+			return tail{}, err
+		case len(batch) == 0, now.generation != s.of.newest().id:
+			return tail{}, errNotThere
+		}
+		for _, e := range batch {
+			t.memory.add(e)
+			t.head, t.day = e.StreamSeq, e.day
+		}
+	}
+	return t, nil
 }
 
 // ends is the state of the stream after a read.
@@ -60,116 +83,77 @@ func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now 
 	return batch, now, errs.Wrap(err, "read the end of the stream")
 }
 
-// remember reads the events of a stream that are not indexed, up to the end of the stream.
-func (h *Hub) remember(ctx context.Context, s stream) (tail, error) {
-	t := tail{of: s.of, head: s.head, day: s.day, indexed: s.indexed}
-	if from := max(s.indexed, s.head-maxEvents, s.first-1); from < s.head {
-		t.head, t.day = from, time.Time{}
-	}
-	for t.head < s.head {
-		batch, now, err := t.next(ctx, h.cfg.DB)
-		switch {
-		case err != nil:
-			return tail{}, err
-		case len(batch) == 0, now.generation != s.of.newest().id:
-			return tail{}, errNotThere
-		}
-		for _, e := range batch {
-			t.memory.add(e)
-			t.head, t.day = e.StreamSeq, e.day
-		}
-	}
-	return t, nil
+// memory is the newest events of the stream, with no gap.
+type memory struct {
+	events  []*Event
+	ofConvo map[uuid.UUID][]*Event  // events for the members of a convo
+	ofDID   map[syntax.DID][]*Event // events for one person
 }
 
-// start begins to read at the end of the stream.
-func (h *Hub) start(ctx context.Context) error {
-	var s stream
-	err := h.cfg.DB.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
-		if s, err = readStream(ctx, conn); err != nil {
-			return err
-		}
-		if _, err = checkServer(ctx, conn.Conn(), s.of, h.cfg.OnDump); err != nil { // before the first cursor is read
-			return err
-		}
-		s, err = readStream(ctx, conn)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("find the end of the stream: %w", err)
-	}
-	at, err := h.remember(ctx, s)
-	if err != nil {
-		return err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.tail = at
-	close(h.started)
-	return nil
+func (m *memory) add(e *Event) {
+	m.events = append(m.events, e)
+	m.group(e)
 }
 
-// checkServer begins a generation if the database did not write the newest one. Every node does
-// this, so a new database is noticed even while no node leads.
-func (h *Hub) checkServer(ctx context.Context) error {
-	if time.Since(h.checked) < checkEvery {
-		return nil
+// group adds e to the events of its convo or person.
+func (m *memory) group(e *Event) {
+	if m.ofConvo == nil {
+		m.ofConvo, m.ofDID = map[uuid.UUID][]*Event{}, map[syntax.DID][]*Event{}
 	}
-	conn, err := h.cfg.DB.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("reach the database: %w", err)
+	if e.ofConvo() {
+		m.ofConvo[e.ConvoID] = append(m.ofConvo[e.ConvoID], e)
+	} else {
+		m.ofDID[e.DID] = append(m.ofDID[e.DID], e)
 	}
-	defer conn.Release()
-	all, err := checkServer(ctx, conn.Conn(), h.of, h.cfg.OnDump)
-	if err != nil {
-		return err
-	}
-	h.checked = time.Now()
-	if all.newest().id == h.of.newest().id { // otherwise read notices the new generation
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.of = all
-	}
-	return nil
 }
 
-// startAgain begins to read the newest generation. If there is no new one, the stream has gone
-// back, because an older state of the database has replaced the newest state. Then startAgain
-// begins a generation.
-func (h *Hub) startAgain(ctx context.Context) error {
-	s, err := readStream(ctx, h.cfg.DB)
-	if err != nil {
-		return err
+// forget forgets all events except the newest keepEvents and the events after the place indexed. It
+// keeps at most maxEvents. It does nothing until there are more than twice as many events as it
+// would keep, so that it seldom copies them.
+func (m *memory) forget(indexed int64) {
+	keep := keepEvents
+	if n := len(m.events); n > 0 {
+		keep = int(min(max(keepEvents, m.events[n-1].StreamSeq-indexed), maxEvents))
 	}
-	if newest := s.of.newest(); newest.id == h.of.newest().id {
-		if err := beginGeneration(ctx, h.cfg.DB, newest.id, newest.by, causeWentBack, nil); err != nil {
-			return err
-		}
-		if s, err = readStream(ctx, h.cfg.DB); err != nil {
-			return err
-		}
+	if len(m.events) <= 2*keep {
+		return
 	}
-	return h.jump(ctx, s)
+	m.events = slices.Clone(m.events[len(m.events)-keep:])
+	m.ofConvo, m.ofDID = nil, nil
+	for _, e := range m.events {
+		m.group(e)
+	}
 }
 
-// jump continues at another place of the stream. The present subscriptions have missed events, or
-// have got events that no longer exist, so jump ends them. Their clients connect again, and learn
-// then whether their cursors are still good.
-func (h *Hub) jump(ctx context.Context, to stream) error {
-	at, err := h.remember(ctx, to)
-	if err != nil {
-		return err
+// after returns the events after the given place.
+func (m *memory) after(place int64) []*Event { return since(m.events, place) }
+
+// since returns the part of events after the given place.
+func since(events []*Event, place int64) []*Event {
+	i, _ := slices.BinarySearchFunc(events, place+1,
+		func(e *Event, seq int64) int { return cmp.Compare(e.StreamSeq, seq) })
+	return events[i:]
+}
+
+// membership is a part of the stream in which the DID is entitled to a convo's events:
+// from < stream_seq ≤ to.
+type membership struct {
+	convo    uuid.UUID
+	from, to int64
+}
+
+// find returns the first limit events of memberships and of a person, after the place from and up
+// to the place upto.
+func (m *memory) find(did syntax.DID, memberships []membership, from, upto int64, limit int) (found []*Event) {
+	take := func(of []*Event, from, upto int64) {
+		of = since(of, from)
+		n := min(len(of)-len(since(of, upto)), limit)
+		found = append(found, of[:n]...)
 	}
-	h.cfg.Log.Error("the stream does not go on where this node has read it",
-		"generation", h.of.newest().id, "after", h.head, "new_generation", to.of.newest().id, "from", at.head+1)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for s := range h.all {
-		s.mu.Lock()
-		s.fail(ErrClosing)
-		s.mu.Unlock()
+	for _, one := range memberships {
+		take(m.ofConvo[one.convo], max(one.from, from), min(one.to, upto))
 	}
-	h.tail = at
-	clear(h.shared)
-	return nil
+	take(m.ofDID[did], from, upto)
+	slices.SortFunc(found, func(a, b *Event) int { return cmp.Compare(a.StreamSeq, b.StreamSeq) })
+	return found[:min(len(found), limit)]
 }

@@ -124,7 +124,7 @@ func (n *node) run(t testing.TB) (stop func()) {
 	var running sync.WaitGroup
 	running.Go(func() { n.seq.Run(ctx) })
 	running.Go(func() { n.hub.Run(ctx) })
-	running.Go(func() { n.hub.Listen(ctx, n.seq) })
+	running.Go(func() { events.Listen(ctx, n.hub, n.seq) })
 	stop = func() {
 		cancel()
 		running.Wait()

@@ -1,14 +1,3 @@
-// Package idem makes a write safe to repeat. A request with an idempotency key leaves a record in
-// the same transaction as its effect, so record and effect exist together or not at all. A
-// repetition finds the record and gets the first answer, byte for byte. docs/IDEMPOTENCY.md has the
-// lifetimes, docs/ARCHITECTURE.md the states.
-//
-// Do is for a write whose effects are all in PostgreSQL. It first inserts the record, and the
-// unique index on records is the lock. A concurrent repetition waits. Then it reads the record, or
-// runs if the first request rolled back. A refused request (a 4xx) rolls back and leaves no record.
-//
-// Run is for work outside the database, such as a call of a push service. It writes the record
-// before the work, and a lease protects it during the work: see lease.go.
 package idem
 
 import (
@@ -29,6 +18,10 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
+
+// Do first inserts the record, and the unique index on records is the lock. A concurrent repetition
+// waits. Then it reads the record, or runs if the first request rolled back. A refused request (a
+// 4xx) rolls back and leaves no record.
 
 // ErrInProgress says that a request with the same key is still running. It is a *RunningError if
 // the server knows when that request began.

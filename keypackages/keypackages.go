@@ -1,6 +1,18 @@
-// Package keypackages is the ledger of KeyPackages (RFC 9420 §10). Owners publish KeyPackages. A
-// KeyPackage goes to one caller, once. It is consumed when the service accepts a Welcome that names
-// it. The package owns the tables key_packages, key_package_init_keys and key_package_signals.
+package keypackages
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+
+	"mlsd/mls"
+)
+
+// The states of a KeyPackage:
 //
 //	 publish            claim             a Welcome names it
 //	────────▶ available ─────▶ claimed ────────────────────▶ consumed
@@ -18,21 +30,6 @@
 // it. Last-resort KeyPackages are not claimed: they stay available until they expire. Statements
 // compare times themselves and wait for no sweep. When a KeyPackage is deleted after its end, only
 // its init_key is kept.
-//
-// docs/KEYPACKAGES.md tells clients and operators the same, with the budgets and signals.
-package keypackages
-
-import (
-	"errors"
-	"fmt"
-	"slices"
-	"time"
-
-	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/google/uuid"
-
-	"mlsd/mls"
-)
 
 // Bounds of the KeyPackages of one DID, all devices and suites together.
 const (

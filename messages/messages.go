@@ -1,7 +1,3 @@
-// Package messages keeps the ordered log of a convo: what members sent, and the commits that
-// advanced the epoch. Entries have the seqs 1, 2, 3 … without a gap or a repeat, in the order in
-// which they are committed. The package owns the table messages, and the columns last_seq and
-// last_message_at of convos. It writes these columns only under the lock of the convo's row.
 package messages
 
 import (

@@ -63,7 +63,7 @@ func (s *senders) sequence(b *testing.B) {
 	var running sync.WaitGroup
 	running.Go(func() { hub.Run(ctx) })
 	running.Go(func() { seq.Run(ctx) })
-	running.Go(func() { hub.Listen(ctx, seq) })
+	running.Go(func() { events.Listen(ctx, hub, seq) })
 	b.Cleanup(func() {
 		cancel()
 		running.Wait()

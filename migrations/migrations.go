@@ -1,11 +1,3 @@
-// Package migrations holds the schema of the database as numbered pairs of SQL files.
-// golang-migrate applies the files, through a driver of ours: see driver.go. A released pair never
-// changes. A later pair changes the schema further.
-//
-// The version of the schema is the number of the newest applied migration. It is in
-// golang-migrate's table schema_migrations. A file and its version are one transaction, under
-// golang-migrate's advisory lock. So if a process or a connection ends at any moment, the database
-// has the old version or the new one.
 package migrations
 
 import (
@@ -27,6 +19,11 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
+
+// The version of the schema is the number of the newest applied migration. It is in
+// golang-migrate's table schema_migrations. A file and its version are one transaction, under
+// golang-migrate's advisory lock. So if a process or a connection ends at any moment, the database
+// has the old version or the new one.
 
 // SQL has the files of the migrations, named as golang-migrate wants them.
 //

@@ -21,6 +21,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/events"
+	"mlsd/events/signals"
 	"mlsd/features/attachments"
 	"mlsd/features/attachments/filestore"
 	"mlsd/features/attachments/s3store"
@@ -75,7 +76,7 @@ type Node struct {
 	deliveries        *welcome.Service
 	sequencer         *events.Sequencer
 	hub               *events.Hub
-	signals           *events.Signals
+	signals           *signals.Carrier
 	accounts          *accounts.Store
 	gate              *accounts.Gate
 	admitted          *accounts.Allowlist // nil unless Config.Admit is accounts.ModeAllowlist
@@ -254,7 +255,7 @@ func (n *Node) assembleEvents(cfg Config) {
 		DB: db, Log: n.log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Grown, Faults: n.faults,
 		Node: n.presence.Node, OnDump: endSessions,
 	})
-	n.signals = events.NewSignals(events.SignalsConfig{
+	n.signals = signals.NewCarrier(signals.Config{
 		DB: db, Hub: n.hub, Log: n.log, Metrics: api.NewSignalMetrics(n.reg), Busy: n.sendsMuch, Viewers: n.viewers,
 	})
 }
@@ -264,10 +265,10 @@ func (n *Node) sendsMuch() bool { return n.messages.Crowded() }
 
 // cursorMoved passes on a moved cursor that other members may see.
 func (n *Node) cursorMoved(convo uuid.UUID, did syntax.DID, at convos.Cursor) {
-	n.signals.Moved(convo, events.Move{DID: did, Read: at.Read, Delivered: at.Delivered})
+	n.signals.Moved(convo, signals.Move{DID: did, Read: at.Read, Delivered: at.Delivered})
 }
 
-// viewers implements events.Viewers.
+// viewers implements signals.Viewers.
 func (n *Node) viewers(ctx context.Context, convo uuid.UUID, movers,
 	viewers []syntax.DID) (func(viewer, mover syntax.DID) bool, error) {
 	v, err := consent.ViewersOf(ctx, n.db.requests, convo, movers, viewers)

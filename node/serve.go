@@ -1,5 +1,3 @@
-// Package node is a node of the service: its settings, its parts and how they are connected, its
-// start and its end. The programs mlsd and mlsd-dev are made of it.
 package node
 
 import (

@@ -62,7 +62,7 @@ func (n *Node) workers() []func(context.Context) {
 		n.hub.Run,
 		n.db.reads.Run,
 		n.rounds.Every("account gate", accounts.GateInterval, log, n.gate.RunOnce, worker.Wake(n.gate.Wake, 0)).Run,
-		func(ctx context.Context) { n.hub.Listen(ctx, n.sequencer) },
+		func(ctx context.Context) { events.Listen(ctx, n.hub, n.sequencer) },
 		n.signals.Run,
 	}
 	if n.admitted != nil {

@@ -1,13 +1,3 @@
-// Package operator is what an operator can ask a running server, and make it do: the methods of the
-// table in method.go, and the rules who may call them. Each method is a function whose result is a
-// struct. The admin listener serves the struct as JSON below /admin/. The commands mlsd admin and
-// mlsd inspect print it. The pages of operator/console draw it.
-//
-// Functions return DIDs in full. Ask and the console shorten the DIDs. The field names of results
-// are the names in the JSON, and do not change.
-//
-// The package owns the table admin_actions. A method that writes inserts a row there before its
-// first effect. Its effects are functions of the packages that own the tables.
 package operator
 
 import (
@@ -31,6 +21,12 @@ import (
 	"mlsd/people/accounts"
 	"mlsd/people/quota"
 )
+
+// The admin listener serves a method's result as JSON below /admin/. The commands mlsd admin and mlsd
+// inspect print it. The pages of operator/console draw it.
+//
+// Functions return DIDs in full. Ask and the console shorten the DIDs. The field names of results
+// are the names in the JSON, and do not change.
 
 const (
 	// maxBody is the longest body of a request, in bytes.

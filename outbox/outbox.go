@@ -1,7 +1,3 @@
-// Package outbox defines the rows of the table outbox, and the contents of the events made from
-// these rows. A transaction inserts one row for each event that it causes. So there is no change
-// without its event, and no event without its change. Package events moves the rows into the
-// stream.
 package outbox
 
 import (

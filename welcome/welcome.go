@@ -1,22 +1,3 @@
-// Package welcome delivers Welcomes (RFC 9420 §12.4.3.1) in two phases, so that an app that is
-// killed between fetching and joining loses nothing. It owns the tables welcomes (one row for each
-// recipient device) and welcome_bodies (the bytes of each Welcome, once).
-//
-//	            Fetch                        Confirm(true)
-//	available ───────────────▶ in_flight ───────────────────────▶ consumed
-//	    ▲                        │  │  ▲
-//	    │   grace over           │  │  └── Fetch again: same bytes, same lease
-//	    └────────────────────────┘  └───── Confirm(false): stays in_flight, records the error
-//
-//	available | in_flight ──▶ superseded  a newer Welcome for the same device, a commit that removes
-//	                                      the device, or the recipient has left or was removed
-//	available | in_flight ──▶ expired     retention over
-//
-// With the policy Consume, a lease that ends without a reported failure leads to consumed.
-//
-// Every transition is an UPDATE of a locked row, and increases the row's version. Times are those
-// of the database's clock. Each transition is written in one place: openlease.sql, confirm.sql,
-// endLeases (and in bulk a sweep), supersede, and the sweep of old Welcomes.
 package welcome
 
 import (
@@ -39,6 +20,24 @@ import (
 	"mlsd/messages"
 	"mlsd/mls"
 )
+
+// The states of a Welcome:
+//
+//	            Fetch                        Confirm(true)
+//	available ───────────────▶ in_flight ───────────────────────▶ consumed
+//	    ▲                        │  │  ▲
+//	    │   grace over           │  │  └── Fetch again: same bytes, same lease
+//	    └────────────────────────┘  └───── Confirm(false): stays in_flight, records the error
+//
+//	available | in_flight ──▶ superseded  a newer Welcome for the same device, a commit that removes
+//	                                      the device, or the recipient has left or was removed
+//	available | in_flight ──▶ expired     retention over
+//
+// With the policy Consume, a lease that ends without a reported failure leads to consumed.
+//
+// Every transition is an UPDATE of a locked row, and increases the row's version. Times are those
+// of the database's clock. Each transition is written in one place: openlease.sql, confirm.sql,
+// endLeases (and in bulk a sweep), supersede, and the sweep of old Welcomes.
 
 // State is the state of a Welcome on its way to one device.
 type State string

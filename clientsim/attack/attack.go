@@ -1,7 +1,8 @@
 // Package attack holds programs that attack a server on this machine, and measures what honest
-// users notice. Each attack has its own addresses, is bounded in time and size, and belongs to a
-// finding of an examination (H1, H2 …). During an attack, the server must serve honest users as
-// well as before.
+// users notice. It has the attacks whose effect only a running server under load shows; what else a
+// server must refuse is a test of the server. Each attack has its own addresses, is bounded in time
+// and size, and belongs to a finding of an examination (H1, H2 …). During an attack, the server
+// must serve honest users as well as before.
 //
 //	prepare: a new database, a server with its default limits, honest users, the attacker's accounts
 //	calm, attack, after: honest requests at a steady rate; the attack runs in the second phase
@@ -37,68 +38,51 @@ type Prepared struct {
 	// Run attacks until ctx ends, and then frees what it holds. Refusals are not errors.
 	Run func(ctx context.Context)
 	// Judge states what must be true, besides good service for honest users. It may be nil.
-	Judge func(ctx context.Context, e Effects) []Claim
-}
-
-// Effects is what the attack has changed at the server. For comparison, it also has what changed
-// per second in the calm phase.
-type Effects struct {
-	Seconds  float64 `json:"seconds"` // the attack's duration
-	Stored   int64   `json:"stored"`  // growth of the database, in bytes
-	LogLines int64   `json:"logLines"`
-	LogBytes int64   `json:"logBytes"`
-
-	CalmStored   float64 `json:"calmStored"` // bytes per second
-	CalmLogLines float64 `json:"calmLogLines"`
-	CalmLogBytes float64 `json:"calmLogBytes"`
+	Judge func() []Claim
 }
 
 // Claim is a statement about a value that must be at most Limit.
 type Claim struct {
-	What  string  `json:"what"`
-	Value float64 `json:"value"`
-	Limit float64 `json:"limit"`
+	What         string
+	Value, Limit float64
 }
-
-// Kept reports whether the value is within its limit.
-func (c Claim) Kept() bool { return c.Value <= c.Limit }
 
 // Attacks returns all attacks in the order of their findings.
 func Attacks() []Attack {
-	return slices.Concat(
-		costly(), pages(), bodies(), forgedTokens(), openings(), webhooks(), claims(), failedLookups(), sessions(), fills(),
-		answersAndLogs(), timings(), invitations(), proposals(), hostileServices(),
-	)
+	return slices.Concat(costly(), slow(), lookUps(), timings(), hostileServices())
 }
 
-// Selection returns the attacks that name selects: one attack, all attacks of a finding, or "all".
+// Selection returns the attacks that name selects: one attack, all attacks of a finding, "all", or
+// "together".
 func Selection(name string) ([]Attack, error) {
-	if name == "all" {
-		return Attacks(), nil
+	all := Attacks()
+	switch name {
+	case "all":
+		return all, nil
+	case togetherName:
+		return []Attack{together(all)}, nil
 	}
-	var found []Attack
-	for _, a := range Attacks() {
-		if a.Name == name || strings.EqualFold(a.Finding, name) {
-			found = append(found, a)
-		}
-	}
+	found := slices.DeleteFunc(all, func(a Attack) bool { return a.Name != name && !strings.EqualFold(a.Finding, name) })
 	if len(found) == 0 {
 		return nil, fmt.Errorf("no attack %q; --list names them", name)
 	}
 	return found, nil
 }
 
+const togetherName = "together"
+
 // together combines the first attacks of all findings into one attack. They run at the same time.
 func together(all []Attack) Attack {
-	all = slices.CompactFunc(slices.Clone(all), func(a, b Attack) bool { return a.Finding == b.Finding })
+	all = slices.CompactFunc(all, func(a, b Attack) bool { return a.Finding == b.Finding })
 	return Attack{
 		Name: togetherName, Finding: "all", What: "the first attack of each finding, all at once",
 		Prepare: func(ctx context.Context, t *Target) *Prepared {
 			var ready []*Prepared
 			for i, a := range all {
 				// Each attacker has its own addresses, like attackers who do not know each other.
-				own := t.from(i)
-				Check(errs.Wrap(Attempt(func() { ready = append(ready, a.Prepare(ctx, own)) }), "%s", a.Name))
+				own := *t
+				own.slot = i
+				Check(errs.Wrap(Attempt(func() { ready = append(ready, a.Prepare(ctx, &own)) }), "%s", a.Name))
 				t.Bystanders = own.Bystanders
 			}
 			return &Prepared{Run: func(ctx context.Context) {

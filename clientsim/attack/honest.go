@@ -64,9 +64,7 @@ type honestConvo struct {
 var honestAddress = net.IPv4(127, 0, 0, 1)
 
 func newHonest(t *Target, rate float64) *honest {
-	transport := transportFrom(honestAddress)
-	t.atEnd(func() error { transport.CloseIdleConnections(); return nil })
-	h := &honest{client: xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{}), env: t.env}
+	h := &honest{client: t.clientFrom(honestAddress), env: t.env}
 	site := Must(serve(honestAddress, func(w http.ResponseWriter, r *http.Request) {
 		if !answerChallenge(w, r) {
 			h.pushes.arrive(r.URL.Path)
@@ -75,8 +73,7 @@ func newHonest(t *Target, rate float64) *honest {
 	h.hooks = site.URL
 	t.atEnd(site.Close)
 	for i := range max(minPeople, int(rate)/sendsPerPerson) {
-		a := Must(h.env.Account(i))
-		h.people = append(h.people, a)
+		h.people = append(h.people, Must(h.env.Account(i)))
 	}
 	return h
 }
@@ -130,61 +127,58 @@ func (h *honest) operations(rate float64) []Operation {
 		_, err := h.client.Once(context.Background(), who, call)
 		return 0, err
 	}
-	pick := func(i int) (honestConvo, int) { return h.convos[i%len(h.convos)], i / len(h.convos) }
+	// inConvo makes each member of each convo call in turn.
+	inConvo := func(call func(c honestConvo, member int) xrpc.Call) func(context.Context, int) (time.Duration, error) {
+		return func(_ context.Context, i int) (time.Duration, error) {
+			c, k := h.convos[i%len(h.convos)], i/len(h.convos)%membersOfConvo
+			return once(c.members[k], call(c, k))
+		}
+	}
 	return []Operation{
-		{"send", rate, func(_ context.Context, i int) (time.Duration, error) {
-			c, k := pick(i)
-			return once(c.members[k%len(c.members)], c.message(k, smallMessage))
-		}},
-		{"send 300 KiB", 1, func(_ context.Context, i int) (time.Duration, error) {
-			c, k := pick(i)
-			return once(c.members[k%len(c.members)], c.message(k, largeMessage))
-		}},
+		{"send", rate, inConvo(func(c honestConvo, k int) xrpc.Call { return c.message(k, smallMessage) })},
+		{"send 300 KiB", 1, inConvo(func(c honestConvo, k int) xrpc.Call { return c.message(k, largeMessage) })},
 		{"getConvos", 5, func(_ context.Context, i int) (time.Duration, error) {
 			return once(h.people[i%len(h.people)], xrpc.ConvosCall("", 20))
 		}},
-		{"getConvo", 5, func(_ context.Context, i int) (time.Duration, error) {
-			c, k := pick(i)
-			return once(c.members[k%len(c.members)], xrpc.ConvoCall(c.id))
-		}},
-		{"getMessages", 5, func(_ context.Context, i int) (time.Duration, error) {
-			c, k := pick(i)
-			return once(c.members[k%len(c.members)], xrpc.MessagesCall(c.id, "all", 0, membersOfConvo))
-		}},
+		{"getConvo", 5, inConvo(func(c honestConvo, _ int) xrpc.Call { return xrpc.ConvoCall(c.id) })},
+		{"getMessages", 5, inConvo(func(c honestConvo, _ int) xrpc.Call {
+			return xrpc.MessagesCall(c.id, "all", 0, membersOfConvo)
+		})},
 		{"getMessages 2 MB", 1, func(_ context.Context, i int) (time.Duration, error) {
 			return once(h.page.members[i%membersOfConvo], xrpc.MessagesCall(h.page.id, "all", 0, 50))
 		}},
 		{"createConvo", 0.5, func(_ context.Context, i int) (time.Duration, error) {
 			n := len(h.people)
-			return once(h.people[i%n], createCall(mlsclient.RandomBytes(16), []syntax.DID{h.people[(i+1)%n].DID}))
+			return once(h.people[i%n], xrpc.CreateCall(mlsclient.RandomBytes(16), mlsclient.SuiteX25519,
+				[]syntax.DID{h.people[(i+1)%n].DID}, &mlsclient.Staged{Epoch: 1}, xrpc.NewKey()))
 		}},
 		{"WebSocket", 3, h.openSocket},
 		{"event stream", 3, h.openEventStream},
 		{"newcomer", 2, func(context.Context, int) (_ time.Duration, err error) {
 			defer Catch(&err)
-			a := Must(h.env.Account(int(h.nth.Add(1))))
-			return once(a, xrpc.ConvosCall("", 20))
+			return once(Must(h.env.Account(int(h.nth.Add(1)))), xrpc.ConvosCall("", 20))
 		}},
-		{"newcomer's claim", 1, func(_ context.Context, i int) (time.Duration, error) {
-			_, err := h.claim(h.people[i%len(h.people)].DID)
-			return 0, err
+		{"newcomer's claim", 1, func(ctx context.Context, i int) (_ time.Duration, err error) {
+			defer Catch(&err)
+			h.claim(ctx, Must(h.env.Account(int(h.nth.Add(1)))), h.people[i%len(h.people)].DID)
+			return 0, nil
 		}},
 		{"push", 2, h.push},
 	}
 }
 
-// claim makes a new account that claims KeyPackages of a person, and returns the number of claimed
-// KeyPackages.
-func (h *honest) claim(of syntax.DID) (_ int, err error) {
-	defer Catch(&err)
-	a := Must(h.env.Account(int(h.nth.Add(1))))
-	answer := Must(h.client.Once(context.Background(), a,
-		xrpc.ClaimCall([]syntax.DID{of}, mlsclient.SuiteX25519, "", xrpc.NewKey())))
-	out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body)
-	if err == nil && len(out.KeyPackages) == 0 {
-		err = errors.New("no KeyPackage is left")
+// claim claims a KeyPackage of a person who has one device.
+func (h *honest) claim(ctx context.Context, by *xrpc.Account, of syntax.DID) mlsapi.KeyPackageRef {
+	answer := Must(h.client.Once(ctx, by, claimOf(of)))
+	out := Must(xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body))
+	if len(out.KeyPackages) != 1 {
+		Fail("%d KeyPackages of one person", len(out.KeyPackages))
 	}
-	return len(out.KeyPackages), err
+	return out.KeyPackages[0]
+}
+
+func claimOf(did syntax.DID) xrpc.Call {
+	return xrpc.ClaimCall([]syntax.DID{did}, mlsclient.SuiteX25519, "", xrpc.NewKey())
 }
 
 // openSocket opens a WebSocket. A server may accept the handshake and then refuse with an error
@@ -222,26 +216,6 @@ func (h *honest) push(ctx context.Context, i int) (_ time.Duration, err error) {
 	wait := h.pushes.await(hookPath(to))
 	Must(h.client.Once(ctx, c.members[1], c.message(1, smallMessage)))
 	return wait()
-}
-
-// webNewcomer is a new account with a did:web, which makes its first request.
-func (h *honest) webNewcomer(context.Context, int) (_ time.Duration, err error) {
-	defer Catch(&err)
-	account, site := Must2(h.webAccount(nil))
-	defer func() { _ = site.Close() }() // its port may stay in use
-	_, err = h.client.Once(context.Background(), account, xrpc.ConvosCall("", 20))
-	return 0, err
-}
-
-// serveDocument answers with the document of a did:web account.
-func serveDocument(w http.ResponseWriter, account *xrpc.Account) {
-	document, err := account.Document("web.test")
-	if err == nil {
-		err = json.NewEncoder(w).Encode(document)
-	}
-	if err != nil {
-		w.WriteHeader(http.StatusInternalServerError)
-	}
 }
 
 // hookPath is the path of the i-th person's webhook.

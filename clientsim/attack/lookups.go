@@ -2,10 +2,12 @@ package attack
 
 import (
 	"context"
-	"fmt"
+	"crypto/rand"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
@@ -14,103 +16,62 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H4: tokens of unknown accounts make the server look the accounts up.
-func forgedTokens() []Attack {
+// H4 and H9: tokens of unknown accounts make the server look the accounts up, and slow hosts hold
+// the places of other look-ups.
+func lookUps() []Attack {
 	const forgeries = 300 // per second
+	unknown := func(int) syntax.DID { return unknownDID() }
 	return []Attack{
 		{"forged", "H4", "one address forges 300 tokens per second of accounts that do not exist",
-			forgers(forgeries, 1, ofNobody, nil)},
-		{"forged-known", "H4", "one address forges 300 tokens per second of honest users",
-			forgers(forgeries, 1, ofVictims, nil)},
+			func(_ context.Context, t *Target) *Prepared { return t.forgeries(forgeries, 1, unknown) }},
 		{"forged-many", "H4", "20 addresses forge 300 tokens per second of accounts that do not exist",
-			forgers(forgeries, 20, ofNobody, nil)},
-		{"forged-web", "H4", "one address forges 300 tokens per second of did:web accounts at 64 hosts that hang up",
-			webHosts(forgeries, hangsUp, nil)},
-	}
-}
-
-// H9: failed look-ups are not charged, and slow hosts hold the places of other look-ups.
-func failedLookups() []Attack {
-	return []Attack{
-		{"failing", "H9", "one address names did:web accounts at 64 hosts that hang up, 800 times per second",
-			webHosts(800, hangsUp, chargedAfterBurst)},
-		{"failing-unknown", "H9", "one address names accounts that do not exist, 800 times per second",
-			forgers(800, 1, ofNobody, chargedAfterBurst)},
+			func(_ context.Context, t *Target) *Prepared { return t.forgeries(forgeries, 20, unknown) }},
 		{"tarpits", "H9", "one address names did:web accounts at 64 hosts that never answer",
-			webHosts(64, never, chargedAfterBurst)},
-		{"tarpits-slow", "H9", "one address names did:web accounts at 64 hosts that send a byte per second",
-			webHosts(64, answersSlowly, chargedAfterBurst)},
-	}
-}
-
-// issuerOf returns the DID that the i-th forged token names.
-type issuerOf func(t *Target, i int) syntax.DID
-
-func ofNobody(*Target, int) syntax.DID      { return unknownDID() }
-func ofVictims(t *Target, i int) syntax.DID { return t.Victims[i%len(t.Victims)] }
-func lanesFor(rate float64) int             { return max(64, int(rate)) }
-
-// judgeOf returns the Judge of an attack on a target.
-type judgeOf func(*Target) func(context.Context, Effects) []Claim
-
-// chargedAfterBurst checks that failed look-ups are charged to the address. It uses the default
-// limits of requests without a verified caller: 2,000 at once, and 200 per second, with a tolerance
-// of a fifth.
-func chargedAfterBurst(t *Target) func(context.Context, Effects) []Claim {
-	const burst, perSecond, tolerance = 2000, 200, 1.2
-	return func(_ context.Context, e Effects) []Claim {
-		t.answers.mu.Lock()
-		defer t.answers.mu.Unlock()
-		served := int64(0)
-		for status, n := range t.answers.byStatus {
-			if status != noAnswer && status != fmt.Sprint(http.StatusTooManyRequests) {
-				served += n
-			}
-		}
-		return []Claim{{"requests of the address that were not refused by 429", float64(served),
-			float64(int((burst + perSecond*e.Seconds) * tolerance))}}
-	}
-}
-
-// forgers prepares an attack with forged tokens of issuers.
-func forgers(rate float64, addresses int, issuer issuerOf, judge judgeOf) prepare {
-	return func(_ context.Context, t *Target) *Prepared {
-		return t.forgeries(rate, addresses, issuer, judge)
+			func(_ context.Context, t *Target) *Prepared {
+				hosts := t.hosts(never)
+				t.Bystanders = append(t.Bystanders, Operation{"did:web newcomer", 1, t.honest.webNewcomer})
+				return t.forgeries(float64(len(hosts)), 1, func(i int) syntax.DID { return hosts[i%len(hosts)] })
+			}},
 	}
 }
 
 // forgeries makes requests with forged tokens.
-func (t *Target) forgeries(rate float64, addresses int, issuer issuerOf, judge judgeOf) *Prepared {
-	webs := make([]*http.Client, addresses)
-	for i := range webs {
-		webs[i] = t.web(i)
-	}
-	p := &Prepared{Run: func(ctx context.Context) {
-		pace(ctx, rate, lanesFor(rate), func(ctx context.Context, i int) {
-			token := forge(issuer(t, i), t.Audience, mlsapi.NSIDGetConvos)
-			t.send(ctx, webs[i%addresses], http.MethodGet, path(mlsapi.NSIDGetConvos), token, nil)
+func (t *Target) forgeries(rate float64, addresses int, issuer func(i int) syntax.DID) *Prepared {
+	clients := t.clients(addresses)
+	return &Prepared{Run: func(ctx context.Context) {
+		pace(ctx, rate, max(64, int(rate)), func(ctx context.Context, i int) {
+			t.get(ctx, clients[i%addresses], mlsapi.NSIDGetConvos, forge(issuer(i), t.Audience, mlsapi.NSIDGetConvos))
 		})
 	}}
-	if judge != nil {
-		p.Judge = judge(t)
-	}
-	return p
 }
 
-// webHosts forges tokens of did:web accounts at hosts of the attacker. Meanwhile honest newcomers
-// with a did:web make requests.
-func webHosts(rate float64, serves http.HandlerFunc, judge judgeOf) prepare {
-	const hosts = 64
+// lookUpHomes asks for the services of people at the attacker's hosts. Honest users look people up
+// too.
+func lookUpHomes(answer http.HandlerFunc) prepare {
+	const dids = 20
 	return func(_ context.Context, t *Target) *Prepared {
-		var dids []syntax.DID
-		for range hosts {
-			site := Must(serve(honestAddress, serves))
-			t.atEnd(site.Close)
-			dids = append(dids, didAt(site))
+		hosts, c := t.hosts(answer), t.client(0)
+		var tokens []string
+		for _, who := range t.accounts(dids) { // the token of a query can be used again
+			tokens = append(tokens, Must(who.TokenFor(t.Audience, mlsapi.NSIDGetDeliveryService, 30*time.Minute)))
 		}
-		t.Bystanders = append(t.Bystanders, Operation{"did:web newcomer", 1, t.honest.webNewcomer})
-		return t.forgeries(rate, 1, func(_ *Target, i int) syntax.DID { return dids[i%hosts] }, judge)
+		t.Bystanders = append(t.Bystanders, Operation{"look-up of a home", 1, t.honest.findHome})
+		return &Prepared{Run: func(ctx context.Context) {
+			pace(ctx, 200, 64, func(ctx context.Context, i int) {
+				t.get(ctx, c, mlsapi.NSIDGetDeliveryService+"?did="+url.QueryEscape(hosts[i%len(hosts)].String()), tokens[i%dids])
+			})
+		}}
 	}
+}
+
+// hosts starts 64 hosts of the attacker that answer so, and returns their did:webs.
+func (t *Target) hosts(answer http.HandlerFunc) (dids []syntax.DID) {
+	for range 64 {
+		site := Must(serve(honestAddress, answer))
+		t.atEnd(site.Close)
+		dids = append(dids, didAt(site))
+	}
+	return dids
 }
 
 // didAt returns the did:web of a site on this machine.
@@ -118,11 +79,10 @@ func didAt(site *xrpc.Site) syntax.DID {
 	return syntax.DID("did:web:localhost%3A" + site.URL[strings.LastIndexByte(site.URL, ':')+1:])
 }
 
-// Ways in which the attacker's hosts handle a request. The function never is another way: it does
-// not answer.
-func hangsUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+// Ways in which the attacker's hosts handle a request: not at all, by a byte of an answer per
+// second, or by an answer without end.
+func never(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
-// answersSlowly sends a byte of an answer per second.
 func answersSlowly(w http.ResponseWriter, r *http.Request) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -133,4 +93,8 @@ func answersSlowly(w http.ResponseWriter, r *http.Request) {
 	defer stop()
 	go feed(ctx, conn, "H")
 	_, _ = io.Copy(io.Discard, conn)
+}
+
+func answersEndlessly(w http.ResponseWriter, _ *http.Request) {
+	_, _ = io.Copy(w, rand.Reader) // until the server has enough
 }

@@ -2,9 +2,7 @@ package attack
 
 import (
 	"context"
-	"errors"
-	"net/http"
-	"strconv"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,14 +32,15 @@ const (
 
 // Figures are the results of one operation in one phase.
 type Figures struct {
-	Count    int     `json:"count"`
-	Success  float64 `json:"success"` // share, 0…1
-	Limited  float64 `json:"limited"` // share of 429
-	Busy     float64 `json:"busy"`    // share of 503
-	P50      float64 `json:"p50"`     // milliseconds, of successes; with fewer than 100, p99 is the greatest
-	P99      float64 `json:"p99"`
-	Max      float64 `json:"max"`
-	FirstErr string  `json:"firstError,omitempty"`
+	Count         int
+	Success       float64 // share, 0…1
+	P50, P99, Max float64 // milliseconds, of successes; with fewer than 100, P99 is the greatest
+	FirstErr      string
+}
+
+// String returns the cells of a table.
+func (f Figures) String() string {
+	return fmt.Sprintf("%d\t%s\t%.0f\t%.0f\t%.0f", f.Count, percent(f.Success), f.P50, f.P99, f.Max)
 }
 
 // meter counts what honest users notice, by phase. An operation belongs to the phase in which it
@@ -86,24 +85,9 @@ func (m *meter) figures() map[string][phases]Figures {
 
 func figuresOf(op *load.Operation) Figures {
 	count := op.Done + op.Failures()
-	share := func(n int64) float64 { return float64(n) / float64(count) }
 	quantile := func(q float64) float64 { return float64(op.Latency.ValueAtQuantile(q)) / 1e3 }
-	return Figures{
-		Count: int(count), Success: share(op.Done), Limited: share(op.Failed[tooMany]), Busy: share(op.Failed[unavailable]),
-		P50: quantile(50), P99: quantile(99), Max: quantile(100), FirstErr: op.First,
-	}
-}
-
-// Names of failures. The name of any other failure is "".
-var tooMany, unavailable = strconv.Itoa(http.StatusTooManyRequests), strconv.Itoa(http.StatusServiceUnavailable)
-
-// failureOf returns the name of a failure, by the status of the server's refusal.
-func failureOf(err error) string {
-	var named *xrpc.CallError
-	if errors.As(err, &named) {
-		return strconv.Itoa(named.Status)
-	}
-	return ""
+	return Figures{Count: int(count), Success: float64(op.Done) / float64(count), P50: quantile(50), P99: quantile(99),
+		Max: quantile(100), FirstErr: op.First}
 }
 
 // honestLanes is how many calls of one operation may be unanswered at one time. Further calls count
@@ -120,7 +104,7 @@ func (m *meter) keep(ctx context.Context, op Operation) {
 		took, err := op.Do(calls, r.I)
 		switch {
 		case err != nil:
-			r.Count.Fail(op.Name, failureOf(err), err.Error())
+			r.Count.Fail(op.Name, "", err.Error())
 		case took == 0:
 			r.Count.Done(op.Name, time.Since(r.Due))
 		default:
@@ -139,10 +123,8 @@ func pace(ctx context.Context, rate float64, lanes int, do func(ctx context.Cont
 // Spans are the lengths of the phases.
 type Spans struct{ Warm, Calm, Attack, After time.Duration }
 
-// measure runs the operations through all phases, and runs attack in the second phase. It calls
-// entering at the beginning of each phase.
-func measure(ctx context.Context, m *meter, ops []Operation, s Spans, attack func(context.Context),
-	entering func(phase int) error) (err error) {
+// measure runs the operations through all phases, and runs attack in the second phase.
+func measure(ctx context.Context, m *meter, ops []Operation, s Spans, attack func(context.Context)) (err error) {
 	defer Catch(&err)
 	ctx, stop := context.WithCancel(ctx)
 	var honest sync.WaitGroup
@@ -154,10 +136,8 @@ func measure(ctx context.Context, m *meter, ops []Operation, s Spans, attack fun
 		honest.Wait()
 	}()
 	xrpc.Sleep(ctx, s.Warm)
-	Check(entering(calm))
 	m.enter(calm)
 	xrpc.Sleep(ctx, s.Calm)
-	Check(entering(attacked))
 	m.enter(attacked)
 	attacking, end := context.WithTimeout(ctx, s.Attack)
 	defer end()
@@ -165,7 +145,7 @@ func measure(ctx context.Context, m *meter, ops []Operation, s Spans, attack fun
 	go func() { failed <- Attempt(func() { attack(attacking) }) }()
 	<-attacking.Done()
 	m.enter(after)
-	Check(errors.Join(<-failed, entering(after)))
+	Check(<-failed)
 	xrpc.Sleep(ctx, s.After)
 	return context.Cause(ctx)
 }

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	. "mlsd/clientsim/steps"
@@ -15,15 +15,13 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Config says which attacks run against which servers.
+// Config says which attacks run.
 type Config struct {
-	Names    []string         // names of attacks or findings, "all", or "together"
-	Command  string           // for the report
-	Binaries []testbed.Binary // if empty, a binary is found or built
+	Names    []string // names of attacks or findings, "all", or "together"
+	Binary   string   // if "", a server is found or built
 	Spans    Spans
 	Rate     float64 // small messages of honest users per second; 0 means usualRate or togetherRate
 	Leaves   int     // number of leaves of a costly GroupInfo
-	Fill     int64   // how many bytes the attacks on the disk send before the calm phase
 	Bounds   Bounds
 	Progress func(string)
 	Done     func(*Result) error // called with each result
@@ -32,7 +30,6 @@ type Config struct {
 const (
 	usualRate    = 20
 	togetherRate = 500
-	togetherName = "together"
 	// togetherSuccess is the least share of honest successes while all attacks run.
 	togetherSuccess = 0.999
 )
@@ -46,62 +43,35 @@ func Default() Config {
 	}
 }
 
-// Run runs the attacks, one after another, each on every server.
-func Run(ctx context.Context, c Config) (_ *Report, err error) {
+// Run runs the attacks, one after another, each on a new server.
+func Run(ctx context.Context, c Config) (results []*Result, err error) {
 	defer Catch(&err)
-	Check(c.Check())
 	attacks := Must(c.attacks())
-	e := Must(testbed.NewEnvironment(ctx, "127.0.0.1:0", c.Binaries...))
+	e := Must(testbed.NewEnvironment(ctx, "127.0.0.1:0", testbed.Binary{Path: c.Binary}))
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	Check(e.StartPostgres(ctx, nil))
-	report := &Report{Command: c.Command, Bounds: c.Bounds}
-	for _, a := range attacks {
-		for _, binary := range e.Binaries {
-			c.say("%s (%s) %s", a.Name, a.Finding, binary.Name)
-			result, err := c.one(ctx, e, a, binary, fmt.Sprintf("attack%d", len(report.Results)+1))
-			if ctx.Err() != nil {
-				return report, errors.Join(context.Cause(ctx), err)
-			}
-			if err != nil { // the other attacks still run
-				result = &Result{Attack: a.Name, Finding: a.Finding, Server: binary.Name,
-					Wrong: []string{fmt.Sprintf("it could not run: %v", err)}}
-			}
-			report.Results = append(report.Results, result)
-			if err := c.Done(result); err != nil {
-				return report, err
-			}
+	for i, a := range attacks {
+		c.Progress(fmt.Sprintf("%s (%s)", a.Name, a.Finding))
+		result, err := c.one(ctx, e, a, fmt.Sprintf("attack%d", i+1))
+		if ctx.Err() != nil {
+			return results, errors.Join(context.Cause(ctx), err)
 		}
+		if err != nil { // the other attacks still run
+			result = &Result{Attack: a.Name, Finding: a.Finding, Wrong: []string{fmt.Sprintf("it could not run: %v", err)}}
+		}
+		results = append(results, result)
+		Check(c.Done(result))
 	}
-	return report, nil
+	return results, nil
 }
 
-// Check refuses a configuration that cannot run.
-func (c *Config) Check() (err error) {
-	defer Catch(&err)
-	if c.Spans.Calm <= 0 || c.Spans.Attack <= 0 || c.Spans.Warm < 0 || c.Spans.After < 0 || c.Rate < 0 || c.Leaves < 1 ||
-		c.Fill < 0 {
-		return errors.New("times, rate and leaves must be positive")
-	}
-	Check(testbed.CheckBinaries(c.Binaries))
-	_, err = c.attacks()
-	return err
-}
-
-func (c *Config) say(format string, args ...any) {
-	if c.Progress != nil {
-		c.Progress(fmt.Sprintf(format, args...))
-	}
-}
-
+// attacks returns the attacks that the names select. It refuses a configuration that cannot run.
 func (c *Config) attacks() (all []Attack, err error) {
 	defer Catch(&err)
+	if c.Spans.Calm <= 0 || c.Spans.Attack <= 0 || c.Spans.Warm < 0 || c.Spans.After < 0 || c.Rate < 0 || c.Leaves < 1 {
+		return nil, errors.New("times, rate and leaves must be positive")
+	}
 	for _, name := range c.Names {
-		if name == togetherName {
-			all = append(all, together(Attacks()))
-			continue
-		}
-		some := Must(Selection(name))
-		all = append(all, some...)
+		all = append(all, Must(Selection(name))...)
 	}
 	if len(all) == 0 {
 		return nil, errors.New("no attack is named; --list names them")
@@ -109,117 +79,48 @@ func (c *Config) attacks() (all []Attack, err error) {
 	return all, nil
 }
 
-// one runs one attack on one server. The server's database gets the given name.
-func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, binary testbed.Binary,
-	name string) (result *Result, err error) {
+// one runs one attack on a server with its default limits. The server's files get the given name.
+func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, name string) (result *Result, err error) {
 	defer Catch(&err)
-	s := Must(start(ctx, e, binary.Path, name))
-	closers := []func() error{func() error { return s.stop(ctx) }}
+	s := e.Server(name)
+	s.UseDefaults()
+	Check(s.Start(ctx, nil))
+	closers := []func() error{s.Kill} // an attacked server may still be busy
 	defer func() {
 		for _, end := range slices.Backward(closers) {
 			err = errors.Join(err, end())
 		}
 	}()
 	bounds, rate := c.Bounds, c.Rate
-	if a.Name == togetherName {
-		bounds.Success = min(bounds.Success, togetherSuccess)
-	}
 	if rate == 0 {
 		rate = usualRate
-		if a.Name == togetherName {
+	}
+	if a.Name == togetherName {
+		bounds.Success = min(bounds.Success, togetherSuccess)
+		if c.Rate == 0 {
 			rate = togetherRate
 		}
 	}
 	t := &Target{
-		Base: s.URL(), Addr: s.URL()[len("http://"):], Admin: s.AdminURL(), Audience: xrpc.DefaultServiceDID,
-		Leaves: c.Leaves, Fill: c.Fill,
-		env: e, answers: &answers{byStatus: map[string]int64{}}, closers: &closers,
+		Base: s.URL(), Addr: s.URL()[len("http://"):], Audience: xrpc.DefaultServiceDID, Leaves: c.Leaves,
+		env: e, answers: &answers{byStatus: map[int]int64{}}, closers: &closers,
 	}
 	var prepared *Prepared
 	Check(errs.Wrap(Attempt(func() {
 		t.honest = newHonest(t, rate)
 		t.honest.prepare(ctx)
-		for _, person := range t.honest.people {
-			t.Victims = append(t.Victims, person.DID)
-		}
 		prepared = a.Prepare(ctx, t)
 	}), "prepare"))
-	// What happened during the preparation does not belong to the attack.
-	t.answers.mu.Lock()
-	t.answers.attempts = 0
-	clear(t.answers.byStatus)
-	t.answers.mu.Unlock()
+	clear(t.answers.byStatus) // what happened during the preparation does not belong to the attack
 	m := newMeter()
-	var effects effectsMeter
-	ops := append(t.honest.operations(rate), t.Bystanders...)
-	Check(measure(ctx, m, ops, c.Spans, prepared.Run,
-		func(phase int) error { return effects.enter(ctx, s, phase) }))
-	result = &Result{
-		Attack: a.Name, Finding: a.Finding, Server: binary.Name, Honest: m.figures(), Effects: effects.Effects,
-		Attempts: t.answers.attempts, Answers: maps.Clone(t.answers.byStatus),
-		Memory: Must(s.PeakMemory()),
-	}
+	Check(measure(ctx, m, append(t.honest.operations(rate), t.Bystanders...), c.Spans, prepared.Run))
+	result = &Result{Attack: a.Name, Finding: a.Finding, Honest: m.figures(), Answers: t.answers.byStatus,
+		Memory: Must(s.PeakMemory())}
 	if prepared.Judge != nil {
-		result.Claims = prepared.Judge(ctx, effects.Effects)
+		result.Claims = prepared.Judge()
 	}
 	result.Wrong = result.verdict(bounds)
 	return result, nil
-}
-
-// effectsMeter measures what the attack changes, in addition to what honest users change.
-type effectsMeter struct {
-	Effects
-	since  time.Time
-	stored int64
-	log    testbed.LogSize
-}
-
-// enter ends a phase and begins the next one.
-func (m *effectsMeter) enter(ctx context.Context, s *server, phase int) error {
-	stored, err := s.stored(ctx)
-	now, log := time.Now(), s.LogSize()
-	took, grew := now.Sub(m.since).Seconds(), stored-m.stored
-	lines, bytes := log.Lines-m.log.Lines, log.Bytes-m.log.Bytes
-	m.since, m.stored, m.log = now, stored, log
-	switch phase {
-	case attacked:
-		m.CalmStored, m.CalmLogLines, m.CalmLogBytes = float64(grew)/took, float64(lines)/took, float64(bytes)/took
-	case after:
-		m.Seconds, m.Stored, m.LogLines, m.LogBytes = took, grew, lines, bytes
-	}
-	return err
-}
-
-// server is an mlsd with its own database, on the PostgreSQL of an environment.
-type server struct {
-	*testbed.Proc
-	env      *testbed.Environment
-	name     string // name of the database
-	database string // URL of the database
-}
-
-// start starts a binary with its default limits and a new database.
-func start(ctx context.Context, e *testbed.Environment, binary, name string) (_ *server, err error) {
-	defer Catch(&err)
-	Check(e.Execute(ctx, "CREATE DATABASE "+name))
-	address := Must(url.Parse(e.Postgres.URL()))
-	address.Path = "/" + name
-	s := &server{Proc: e.Server(name), env: e, name: name, database: address.String()}
-	s.UseBinary(binary)
-	s.UseDefaults()
-	return s, s.Start(ctx, map[string]string{"MLSD_DATABASE_URL": s.database})
-}
-
-// stop kills the server and drops its database, because an attacked server may still be busy.
-func (s *server) stop(ctx context.Context) error {
-	return errors.Join(s.Kill(),
-		s.env.Execute(context.WithoutCancel(ctx), fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", s.name)))
-}
-
-// stored returns the size of the database in bytes.
-func (s *server) stored(ctx context.Context) (n int64, err error) {
-	err = testbed.Scan(ctx, s.database, `SELECT pg_database_size(current_database())`, nil, &n)
-	return n, err
 }
 
 // Bounds decide whether honest users were served.
@@ -233,39 +134,46 @@ type Bounds struct {
 }
 
 // verdict returns what was not as required, one line each.
-func (r *Result) verdict(b Bounds) []string {
-	var wrong []string
+func (r *Result) verdict(b Bounds) (wrong []string) {
+	report := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	for _, name := range slices.Sorted(maps.Keys(r.Honest)) {
-		f := r.Honest[name]
-		before, during, later := f[calm], f[attacked], f[after]
+		before, during, later := r.Honest[name][calm], r.Honest[name][attacked], r.Honest[name][after]
 		switch limit := b.Times * max(before.P99, b.Floor); {
 		case before.Count == 0 || during.Count == 0:
-			wrong = append(wrong, name+": not measured")
+			report("%s: not measured", name)
 			continue
 		case before.Success < b.Success:
-			wrong = append(wrong, fmt.Sprintf("%s: success %s before the attack: this says nothing about it (%s)", name,
-				percent(before.Success), before.FirstErr))
+			report("%s: success %s before the attack: this says nothing about it (%s)", name, percent(before.Success),
+				before.FirstErr)
 		case during.Success < b.Success:
-			wrong = append(wrong, fmt.Sprintf("%s: success %s during the attack (%s)", name, percent(during.Success),
-				during.FirstErr))
+			report("%s: success %s during the attack (%s)", name, percent(during.Success), during.FirstErr)
 		case during.P99 > limit:
-			wrong = append(wrong, fmt.Sprintf("%s: p99 %.0f ms during the attack, at most %.0f ms", name, during.P99, limit))
+			report("%s: p99 %.0f ms during the attack, at most %.0f ms", name, during.P99, limit)
 		}
 		if later.Count > 0 && later.Success < b.Success {
-			wrong = append(wrong, fmt.Sprintf("%s: success %s after the attack (%s)", name, percent(later.Success),
-				later.FirstErr))
+			report("%s: success %s after the attack (%s)", name, percent(later.Success), later.FirstErr)
 		}
 	}
 	if r.Memory > b.Memory {
-		wrong = append(wrong, fmt.Sprintf("memory: %s, at most %s", mebibytes(r.Memory), mebibytes(b.Memory)))
+		report("memory: %d MiB, at most %d MiB", r.Memory>>20, b.Memory>>20)
 	}
-	if r.Attempts == 0 {
-		wrong = append(wrong, "the attack did nothing")
+	if len(r.Answers) == 0 {
+		report("the attack did nothing")
 	}
 	for _, c := range r.Claims {
-		if !c.Kept() {
-			wrong = append(wrong, fmt.Sprintf("%s: %s, at most %s", c.What, number(c.Value), number(c.Limit)))
+		if !(c.Value <= c.Limit) { // NaN is no success either
+			report("%s: %s, at most %s", c.What, number(c.Value), number(c.Limit))
 		}
 	}
 	return wrong
 }
+
+// percent formats a share. It never rounds up to 100%.
+func percent(share float64) string {
+	if share == 1 || share == 0 {
+		return strconv.Itoa(int(share)*100) + "%"
+	}
+	return fmt.Sprintf("%.2f%%", min(share*100, 99.99))
+}
+
+func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

@@ -1,17 +1,14 @@
 package attack
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,14 +25,10 @@ import (
 type Target struct {
 	Base     string // URL of the public listener
 	Addr     string // host:port of the public listener
-	Admin    string // URL of the admin listener
 	Audience string
-	// Victims are DIDs of honest users. Each has published KeyPackages.
-	Victims []syntax.DID
 	// Bystanders are honest operations that only this attack needs. Prepare adds them.
 	Bystanders []Operation
-	Leaves     int   // number of leaves of a costly GroupInfo
-	Fill       int64 // how many bytes an attack on the disk sends before the calm phase
+	Leaves     int // number of leaves of a costly GroupInfo
 
 	env     *testbed.Environment
 	honest  *honest
@@ -44,49 +37,24 @@ type Target struct {
 	closers *[]func() error
 }
 
-// answers counts what the attacker tried and what the server answered.
+// answers counts what the server answered to the attacker.
 type answers struct {
-	mu       sync.Mutex // guards the fields below
-	attempts int64
-	byStatus map[string]int64
+	mu       sync.Mutex    // guards byStatus
+	byStatus map[int]int64 // 0 means that there was no answer
 }
 
-// tried counts an attempt.
-func (t *Target) tried() {
-	t.answers.mu.Lock()
-	defer t.answers.mu.Unlock()
-	t.answers.attempts++
-}
-
-// noAnswer counts requests without an answer.
-const noAnswer = "none"
-
-// answered counts an answer by its status. 0 means that there was none.
+// answered counts an attempt by the status of its answer.
 func (t *Target) answered(status int) {
-	name := noAnswer
-	if status != 0 {
-		name = strconv.Itoa(status)
-	}
 	t.answers.mu.Lock()
 	defer t.answers.mu.Unlock()
-	t.answers.byStatus[name]++
+	t.answers.byStatus[status]++
 }
 
 // atEnd registers a function that is called after the measurement.
 func (t *Target) atEnd(f func() error) { *t.closers = append(*t.closers, f) }
 
-// from returns the target for another attacker, who has different addresses.
-func (t *Target) from(slot int) *Target {
-	other := *t
-	other.slot = slot
-	return &other
-}
-
-// perSlot is how many addresses one attacker has.
-const perSlot = 250
-
 // address returns the n-th address of the attacker.
-func (t *Target) address(n int) net.IP { return net.IPv4(127, 1, byte(t.slot), byte(1+n%perSlot)) }
+func (t *Target) address(n int) net.IP { return net.IPv4(127, 1, byte(t.slot), byte(1+n%250)) }
 
 // connectLimit is how long an attacker waits for a connection.
 const connectLimit = 3 * time.Second
@@ -109,21 +77,23 @@ func (t *Target) open(ctx context.Context, n int, head string) (conn net.Conn, e
 	return conn, end, err
 }
 
-// web returns an HTTP client that connects from the attacker's n-th address.
-func (t *Target) web(n int) *http.Client {
-	transport := transportFrom(t.address(n))
-	t.atEnd(func() error { transport.CloseIdleConnections(); return nil })
-	return &http.Client{Transport: transport, Timeout: xrpc.AttemptLimit}
-}
-
-func transportFrom(ip net.IP) *http.Transport {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: ip}, Timeout: connectLimit}
-	return &http.Transport{DialContext: d.DialContext, MaxIdleConnsPerHost: 512, DisableCompression: true}
-}
-
 // client returns an XRPC client that connects from the attacker's n-th address.
-func (t *Target) client(n int) *xrpc.Client {
-	return xrpc.NewClient(t.Base, t.Audience, t.web(n).Transport, &xrpc.Stats{})
+func (t *Target) client(n int) *xrpc.Client { return t.clientFrom(t.address(n)) }
+
+func (t *Target) clientFrom(ip net.IP) *xrpc.Client {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: ip}, Timeout: connectLimit}
+	transport := &http.Transport{DialContext: d.DialContext, MaxIdleConnsPerHost: 512, DisableCompression: true}
+	t.atEnd(func() error { transport.CloseIdleConnections(); return nil })
+	return xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{})
+}
+
+// clients returns clients at the attacker's first n addresses.
+func (t *Target) clients(n int) []*xrpc.Client {
+	all := make([]*xrpc.Client, n)
+	for i := range all {
+		all[i] = t.client(i)
+	}
+	return all
 }
 
 // accounts makes n accounts of the attacker. Accounts cost nothing.
@@ -135,32 +105,16 @@ func (t *Target) accounts(n int) []*xrpc.Account {
 	return all
 }
 
-// tokenLife is the lifetime of tokens that an attacker uses more than once.
-const tokenLife = 30 * time.Minute
-
-// tokens makes a token of each account for a method. A token for a query or a stream can be used
-// more than once.
-func (t *Target) tokens(accounts []*xrpc.Account, method string) []string {
-	tokens := make([]string, len(accounts))
-	for i, who := range accounts {
-		tokens[i] = Must(who.TokenFor(t.Audience, syntax.NSID(method), tokenLife))
-	}
-	return tokens
-}
-
-// Serials of accounts decide the curve of their keys.
-const (
-	k256 = 0
-	p256 = 1
-)
+// p256 is a serial of accounts. Serials decide the curve of their keys.
+const p256 = 1
 
 // once sends a call and counts it. The error is the server's refusal, or the error of the
 // connection.
-func (t *Target) once(ctx context.Context, c *xrpc.Client, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
-	t.tried()
+func (t *Target) once(ctx context.Context, c *xrpc.Client, who *xrpc.Account, call xrpc.Call) (int, error) {
 	answer, err := c.Once(ctx, who, call)
-	t.answered(statusOf(answer, err))
-	return answer, err
+	status := statusOf(answer, err)
+	t.answered(status)
+	return status, err
 }
 
 func statusOf(answer xrpc.Answer, err error) int {
@@ -171,34 +125,17 @@ func statusOf(answer xrpc.Answer, err error) int {
 	return answer.Status
 }
 
-// send makes one HTTP request and counts its answer. It reads up to 64 KiB of the answer. token may
-// be "". headers are names and values in turn.
-func (t *Target) send(ctx context.Context, web *http.Client, method, path, token string, body []byte,
-	headers ...string) (int, []byte) {
-	t.tried()
-	req, err := http.NewRequestWithContext(ctx, method, t.Base+path, bytes.NewReader(body))
+// get makes a query with a token and counts it. The attacker does not need the answer.
+func (t *Target) get(ctx context.Context, c *xrpc.Client, query, token string) {
+	req := Must(http.NewRequestWithContext(ctx, http.MethodGet, t.Base+"/xrpc/"+query, nil))
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := c.HTTP.Do(req)
 	if err != nil {
 		t.answered(0)
-		return 0, nil
-	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	resp, err := web.Do(req)
-	if err != nil {
-		t.answered(0)
-		return 0, nil
+		return
 	}
 	t.answered(resp.StatusCode)
-	content, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // the attacker does not need the whole answer
-	_ = resp.Body.Close()
-	return resp.StatusCode, content
+	_ = xrpc.Drain(resp)
 }
 
 // forge makes a token that nobody signed.
@@ -215,25 +152,12 @@ func forge(issuer syntax.DID, audience, method string) string {
 	return encode([]byte(`{"alg":"ES256K","typ":"JWT"}`)) + "." + encode(claims) + "." + encode(signature)
 }
 
-func path(method string) string { return "/xrpc/" + method }
-
 // unknownDID makes a did:plc that no directory knows.
 func unknownDID() syntax.DID {
 	return syntax.DID("did:plc:" + strings.ToLower(rand.Text())[:24])
 }
 
-// convo makes a convo of the attacker's accounts. The first account creates it.
-func (t *Target) convo(ctx context.Context, c *xrpc.Client, members []*xrpc.Account) (id string, group []byte,
-	err error) {
-	return testbed.NewConvo(ctx, c, members[0], testbed.DIDsOf(members[1:]), nil)
-}
-
-func createCall(group []byte, others []syntax.DID) xrpc.Call {
-	return xrpc.CreateCall(group, mlsclient.SuiteX25519, others, &mlsclient.Staged{Epoch: 1}, xrpc.NewKey())
-}
-
-// header returns the beginning of a request, up to the headers that describe its body.
-func (t *Target) header(verb, method, token string) string {
-	return fmt.Sprintf("%s /xrpc/%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: "+
-		"application/json\r\n", verb, method, t.Addr, token)
+// serve serves handler at an address of this machine.
+func serve(ip net.IP, handler http.HandlerFunc) (*xrpc.Site, error) {
+	return xrpc.Serve(net.JoinHostPort(ip.String(), "0"), handler)
 }

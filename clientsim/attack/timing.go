@@ -9,11 +9,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
+	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -29,6 +31,7 @@ const (
 	measurers    = 60
 	pairsPerSec  = 120 // pairs of requests
 	measureLanes = 2
+	devices      = 10 // of the person who has blocked them
 	// deviations is how far a comparison may differ from an even result, in standard deviations of
 	// an even result.
 	deviations = 4
@@ -37,8 +40,8 @@ const (
 // comparison is a pair of calls that an outsider must not be able to tell apart.
 type comparison struct {
 	what   string
-	hidden func(who *xrpc.Account) xrpc.Call // about something that exists
-	absent func(who *xrpc.Account) xrpc.Call
+	hidden func(who syntax.DID) xrpc.Call // about something that exists
+	absent func(who syntax.DID) xrpc.Call
 
 	mu            sync.Mutex // guards the fields below
 	pairs, slower int        // slower counts pairs whose answer to hidden took longer
@@ -48,47 +51,39 @@ type comparison struct {
 // measureAnswers compares the times of answers, pair by pair and in random order. If an outsider
 // can learn nothing, the answer about something that exists is slower in half of the pairs.
 func measureAnswers(ctx context.Context, t *Target) *Prepared {
-	askers := t.accounts(measurers)
-	others := t.accounts(3)
+	askers, others, c := t.accounts(measurers), t.accounts(2), t.client(0)
 	blocker, empty := others[0], others[1]
-	large := t.largeGroup(ctx, others[2])
-	c := t.client(0)
-	publishFat(ctx, c, blocker)
+	for range devices {
+		Must(testbed.Publish(ctx, c, blocker, 0, true))
+	}
 	for _, who := range askers {
 		Must(c.Do(ctx, blocker, xrpc.BlockCall(who.DID, xrpc.NewKey())))
 	}
 	known := t.honest.convos[0]
 	made := honestConvo{id: uuid.Must(uuid.NewV7()).String(), group: mlsclient.RandomBytes(len(known.group))}
-	all := []*comparison{
-		convoCalls("getConvo", known, made, func(_ *xrpc.Account, c honestConvo) xrpc.Call { return xrpc.ConvoCall(c.id) }),
-		convoCalls("getMessages", known, made, func(_ *xrpc.Account, c honestConvo) xrpc.Call {
-			return xrpc.MessagesCall(c.id, mlsapi.GetMessagesParamsMessageTypeAll, 0, 50)
-		}),
-		convoCalls("getGroupInfo", known, made,
-			func(_ *xrpc.Account, c honestConvo) xrpc.Call { return xrpc.GroupInfoCall(c.id) }),
-		convoCalls("getWelcome", known, made,
-			func(_ *xrpc.Account, c honestConvo) xrpc.Call { return xrpc.WelcomeCall(c.id, "") }),
-		convoCalls("sendMessage", known, made, func(who *xrpc.Account, c honestConvo) xrpc.Call {
-			return xrpc.SendCall(c.id, who.DID, 1, mlsclient.FakeMessage(c.group, 1, smallMessage), xrpc.NewKey())
-		}),
-		convoCalls("an external proposal", large, honestConvo{id: made.id, group: large.group},
-			func(who *xrpc.Account, c honestConvo) xrpc.Call {
-				return xrpc.SendCall(c.id, who.DID, 2, externalProposal(c.group), "")
-			}),
-		{
-			what:   "getKeyPackages",
-			hidden: func(*xrpc.Account) xrpc.Call { return claimOf(blocker.DID) },
-			absent: func(*xrpc.Account) xrpc.Call { return claimOf(empty.DID) },
+	all := []*comparison{{what: mlsapi.NSIDGetKeyPackages,
+		hidden: func(syntax.DID) xrpc.Call { return claimOf(blocker.DID) },
+		absent: func(syntax.DID) xrpc.Call { return claimOf(empty.DID) }}}
+	for _, call := range []func(honestConvo, syntax.DID) xrpc.Call{
+		func(c honestConvo, _ syntax.DID) xrpc.Call { return xrpc.ConvoCall(c.id) },
+		func(c honestConvo, _ syntax.DID) xrpc.Call { return xrpc.MessagesCall(c.id, "all", 0, 50) },
+		func(c honestConvo, _ syntax.DID) xrpc.Call { return xrpc.GroupInfoCall(c.id) },
+		func(c honestConvo, _ syntax.DID) xrpc.Call { return xrpc.WelcomeCall(c.id, "") },
+		func(c honestConvo, who syntax.DID) xrpc.Call {
+			return xrpc.SendCall(c.id, who, 1, mlsclient.FakeMessage(c.group, 1, smallMessage), xrpc.NewKey())
 		},
+	} {
+		all = append(all, &comparison{what: call(known, "").Method.String(),
+			hidden: func(who syntax.DID) xrpc.Call { return call(known, who) },
+			absent: func(who syntax.DID) xrpc.Call { return call(made, who) }})
 	}
-	web := t.web(0)
 	return &Prepared{
 		Run: func(ctx context.Context) {
 			pace(ctx, pairsPerSec, measureLanes, func(ctx context.Context, i int) {
-				all[i%len(all)].measure(ctx, t, web, askers[i/len(all)%len(askers)])
+				all[i%len(all)].measure(ctx, t, c, askers[i/len(all)%len(askers)])
 			})
 		},
-		Judge: func(context.Context, Effects) (claims []Claim) {
+		Judge: func() (claims []Claim) {
 			for _, one := range all {
 				claims = append(claims, one.claims()...)
 			}
@@ -97,32 +92,17 @@ func measureAnswers(ctx context.Context, t *Target) *Prepared {
 	}
 }
 
-func convoCalls(what string, known, made honestConvo, call func(*xrpc.Account, honestConvo) xrpc.Call) *comparison {
-	return &comparison{
-		what:   what,
-		hidden: func(who *xrpc.Account) xrpc.Call { return call(who, known) },
-		absent: func(who *xrpc.Account) xrpc.Call { return call(who, made) },
-	}
-}
-
 // measure makes one pair of calls. A pair does not count if an answer is missing, or is about a
 // rate limit.
-func (c *comparison) measure(ctx context.Context, t *Target, web *http.Client, who *xrpc.Account) {
-	calls := []xrpc.Call{c.hidden(who), c.absent(who)}
-	tokens := make([]string, len(calls))
-	for i, call := range calls {
-		var err error
-		if tokens[i], err = who.TokenFor(t.Audience, call.Method, tokenLife); err != nil {
-			return
-		}
-	}
+func (c *comparison) measure(ctx context.Context, t *Target, client *xrpc.Client, who *xrpc.Account) {
+	calls := []xrpc.Call{c.hidden(who.DID), c.absent(who.DID)}
 	took, status := make([]time.Duration, len(calls)), make([]int, len(calls))
 	first := rand.IntN(len(calls))
 	for _, i := range []int{first, 1 - first} {
-		took[i], status[i] = t.timed(ctx, web, calls[i], tokens[i])
-	}
-	for _, s := range status {
-		if s == 0 || s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable {
+		begun := time.Now()
+		status[i], _ = t.once(ctx, client, who, calls[i]) // a refusal is an answer
+		took[i] = time.Since(begun)
+		if s := status[i]; s == 0 || s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable {
 			return
 		}
 	}
@@ -135,17 +115,6 @@ func (c *comparison) measure(ctx context.Context, t *Target, web *http.Client, w
 	if status[0] != status[1] {
 		c.differ++
 	}
-}
-
-// timed makes a call and returns how long it took until the answer's last byte.
-func (t *Target) timed(ctx context.Context, web *http.Client, call xrpc.Call, token string) (time.Duration, int) {
-	verb, url := http.MethodPost, path(string(call.Method))
-	if call.Query != nil {
-		verb, url = http.MethodGet, url+"?"+call.Query.Encode()
-	}
-	begun := time.Now()
-	status, _ := t.send(ctx, web, verb, url, token, call.Body)
-	return time.Since(begun), status
 }
 
 // claims returns how uneven the comparison is.

@@ -94,18 +94,3 @@ func (p *Phone) AddOwn(ctx context.Context, convo string, other *Phone) (err err
 	}
 	return fmt.Errorf("%s: of %s: %w", p.Name, other.Name, ErrNoPackages)
 }
-
-// RemoveOwn removes another device of this account, known by its signature key. That device is lost
-// and will not come back.
-func (p *Phone) RemoveOwn(ctx context.Context, convo string, key []byte) error {
-	return p.Commit(ctx, convo, func() (_ *Draft, err error) {
-		defer Catch(&err)
-		group := Must(p.Group(convo))
-		for _, leaf := range group.Leaves() {
-			if bytes.Equal(leaf.SignatureKey, key) {
-				return p.DraftCommit(convo, mlsclient.Change{Remove: []uint32{leaf.Index}})
-			}
-		}
-		return nil, nil // another device's commit removed it
-	})
-}

@@ -2,37 +2,29 @@ package client
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
-	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
-	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
 // Receiver is the webhook that the server pushes to. It runs on this machine and has one path per
-// device. It records every call; Faults checks them later. It is safe for concurrent use.
+// device, and records every call. It is safe for concurrent use.
 type Receiver struct {
 	*xrpc.Site
 
 	mu      sync.Mutex // guards the fields below
 	targets map[string]*PushTarget
-	unknown []string // calls to paths that do not exist
 }
 
 // PushTarget is one device's path at the receiver.
@@ -40,22 +32,14 @@ type PushTarget struct {
 	Device string
 	URL    string
 
-	r *Receiver
-	// r.mu guards the fields below.
-	secrets []string // secrets that may sign calls
-	answers []int    // statuses of the next answers; later answers are 200
-	pushes  []Push
+	r      *Receiver
+	pushes []Push // r.mu guards it
 }
 
-// HangUp makes the receiver close the connection without an answer.
-const HangUp = -1
-
-// Push is one call, with the status that answered it.
+// Push is one call.
 type Push struct {
-	At     time.Time
 	header http.Header
 	body   []byte
-	Answer int
 }
 
 // Key is the idempotency key of the call.
@@ -112,14 +96,14 @@ func (r *Receiver) ServeHTTP(rw http.ResponseWriter, req *http.Request) {
 		}
 		return
 	}
-	status := r.take(req, body)
-	if status == HangUp {
-		panic(http.ErrAbortHandler)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b, ok := r.targets[req.URL.RequestURI()]
+	if !ok {
+		rw.WriteHeader(http.StatusNotFound)
+		return
 	}
-	if status == http.StatusServiceUnavailable {
-		rw.Header().Set("Retry-After", strconv.Itoa(int(AskedRetryAfter/time.Second)))
-	}
-	rw.WriteHeader(status)
+	b.pushes = append(b.pushes, Push{header: req.Header.Clone(), body: body})
 }
 
 // challenge returns the answer to a challenge of a target. It does not check the signature: the
@@ -136,46 +120,11 @@ func (r *Receiver) challenge(req *http.Request, body []byte) (text string, ok bo
 	return call.Challenge, true
 }
 
-// AskedRetryAfter is the Retry-After of a 503 answer.
-const AskedRetryAfter = 2 * time.Second
-
-func (r *Receiver) take(req *http.Request, body []byte) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b, ok := r.targets[req.URL.RequestURI()]
-	if !ok || req.Method != http.MethodPost {
-		r.unknown = append(r.unknown, req.Method+" "+req.URL.RequestURI())
-		return http.StatusNotFound
-	}
-	status := http.StatusOK
-	if len(b.answers) > 0 {
-		status, b.answers = b.answers[0], b.answers[1:]
-	}
-	b.pushes = append(b.pushes, Push{At: time.Now(), header: req.Header.Clone(), body: body, Answer: status})
-	return status
-}
-
-// Answer sets the statuses of the next calls. Later calls get 200.
-func (b *PushTarget) Answer(status ...int) {
-	b.r.mu.Lock()
-	defer b.r.mu.Unlock()
-	b.answers = append(b.answers, status...)
-}
-
 // Pushes returns the calls so far.
 func (b *PushTarget) Pushes() []Push {
 	b.r.mu.Lock()
 	defer b.r.mu.Unlock()
 	return slices.Clone(b.pushes)
-}
-
-// acceptSecret adds a secret that may sign calls from now on.
-func (b *PushTarget) acceptSecret(secret string) {
-	b.r.mu.Lock()
-	defer b.r.mu.Unlock()
-	if !slices.Contains(b.secrets, secret) {
-		b.secrets = append(b.secrets, secret)
-	}
 }
 
 // Await waits until cond accepts the calls, and returns them.
@@ -189,80 +138,6 @@ func (b *PushTarget) Await(ctx context.Context, cond func([]Push) bool) (pushes 
 
 // PushTimeout is how long a push may take on a busy machine.
 const PushTimeout = 45 * time.Second
-
-// Faults compares every call with docs/PUSH.md: the call is signed and fresh, its key names its
-// job, and its body does not say what there is to fetch. No call may contain one of the secrets.
-// Each fault is one sentence.
-func (r *Receiver) Faults(secrets []string) (found []string) {
-	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, lost := range r.unknown {
-		report("the receiver was called with %s, which was never registered", lost)
-	}
-	for _, b := range r.targets {
-		bodies := map[string]string{}
-		for i := range b.pushes {
-			g := &b.pushes[i]
-			for _, fault := range g.faults(b) {
-				report("a push for %s: %s: %.300q", b.Device, fault, g.body)
-			}
-			dump := strings.ToLower(fmt.Sprint(g.header) + string(g.body))
-			for _, secret := range secrets {
-				if strings.Contains(dump, strings.ToLower(secret)) {
-					report("a push for %s has %q in it: %.300q", b.Device, secret, dump)
-				}
-			}
-			if before, ok := bodies[g.Key()]; ok && before != string(g.body) {
-				report("a push for %s has two bodies under %s: %q and %q", b.Device, g.Key(), before, g.body)
-			}
-			bodies[g.Key()] = string(g.body)
-		}
-	}
-	return found
-}
-
-// replayWindow is the largest allowed difference between a call's timestamp and the clock.
-const replayWindow = 5 * time.Minute
-
-// faults returns what is wrong with a call for b.
-func (g *Push) faults(b *PushTarget) (faults []string) {
-	note, err := g.Note()
-	if err != nil {
-		faults = append(faults, err.Error())
-	}
-	if note.Type != "message" && note.Type != "welcome" {
-		faults = append(faults, "its type is "+note.Type)
-	}
-	if note.DeviceID != b.Device {
-		faults = append(faults, "its device is "+note.DeviceID)
-	}
-	if _, err := uuid.Parse(note.JobID); err != nil || g.Key() != "mlsd-"+note.JobID {
-		faults = append(faults, "its key is "+g.Key())
-	}
-	for name := range g.header {
-		if !slices.Contains([]string{
-			"Content-Type", "Content-Length", "Accept-Encoding", "User-Agent", "Idempotency-Key", "X-Mlsd-Timestamp",
-			"X-Mlsd-Signature",
-		}, name) {
-			faults = append(faults, "it has a header "+name)
-		}
-	}
-	stamp := g.header.Get("X-Mlsd-Timestamp")
-	seconds, err := strconv.ParseInt(stamp, 10, 64)
-	if err != nil || g.At.Sub(time.Unix(seconds, 0)).Abs() > replayWindow {
-		faults = append(faults, "its timestamp is "+stamp)
-	}
-	if !slices.ContainsFunc(b.secrets, func(secret string) bool {
-		mac := hmac.New(sha256.New, []byte(secret))
-		mac.Write([]byte(stamp + "."))
-		mac.Write(g.body)
-		return g.header.Get("X-Mlsd-Signature") == "sha256="+hex.EncodeToString(mac.Sum(nil))
-	}) {
-		faults = append(faults, "its signature is wrong")
-	}
-	return faults
-}
 
 // ByKey counts the calls of each key.
 func ByKey(pushes []Push) map[string]int {
@@ -279,42 +154,20 @@ func (p *Phone) DeviceID() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Registered takes the answer to registerPushTarget, and returns the secret that signs the pushes.
-func (p *Phone) Registered(b *PushTarget, call xrpc.Call, answer xrpc.Answer) (secret string, err error) {
-	out, err := xrpc.Decode[mlsapi.RegisterPushTargetOutput](answer.Body)
-	if err != nil {
-		return "", fmt.Errorf("%s: registerPushTarget: %w", p.Name, err)
-	}
-	if out.Secret == nil || len(*out.Secret) != 43 {
-		return "", fmt.Errorf("%s: registerPushTarget: no secret in %q", p.Name, answer.Body)
-	}
-	p.Model.Acknowledged(p.Account, call)
-	b.acceptSecret(*out.Secret)
-	return *out.Secret, nil
-}
-
-// Register registers b for the phone's device, and returns the secret that signs the pushes.
-func (p *Phone) Register(ctx context.Context, b *PushTarget) (secret string, err error) {
-	defer Catch(&err)
+// Register registers b for the phone's device.
+func (p *Phone) Register(ctx context.Context, b *PushTarget) error {
 	call := xrpc.RegisterCall(b.Device, b.URL, xrpc.NewKey())
-	answer := Must(p.Net.Do(ctx, p.Account, call))
-	return p.Registered(b, call, answer)
-}
-
-// Unregister removes the device's push target, and reports whether there was one.
-func (p *Phone) Unregister(ctx context.Context, b *PushTarget) (removed bool, err error) {
-	defer Catch(&err)
-	call := xrpc.UnregisterCall(b.Device, xrpc.NewKey())
-	out := Must(ask[mlsapi.UnregisterPushTargetOutput](ctx, p, call))
-	p.Model.Acknowledged(p.Account, call)
-	return out.Removed, nil
+	_, err := p.Net.Do(ctx, p.Account, call)
+	if err == nil {
+		p.Model.Acknowledged(p.Account, call)
+	}
+	return err
 }
 
 // RegisterAt registers a new target at r for the phone's device.
 func (p *Phone) RegisterAt(ctx context.Context, r *Receiver) (*PushTarget, error) {
 	b := r.NewTarget(p.DeviceID())
-	_, err := p.Register(ctx, b)
-	return b, err
+	return b, p.Register(ctx, b)
 }
 
 // HasRead reports whether the phone has decrypted a text.

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,14 +20,9 @@ var ErrNoPackages = errors.New("clientsim: no KeyPackages to claim")
 
 // Claim fetches one KeyPackage of each device of the given accounts. After a lost answer, the key
 // makes the second request the same claim.
-func (p *Phone) Claim(ctx context.Context, convo string, dids []syntax.DID) ([][]byte, error) {
-	return p.ClaimWith(ctx, xrpc.ClaimCall(dids, p.Suite, convo, xrpc.NewKey()))
-}
-
-// ClaimWith fetches KeyPackages with a prepared call, so that a caller can repeat the same claim.
-func (p *Phone) ClaimWith(ctx context.Context, call xrpc.Call) (_ [][]byte, err error) {
+func (p *Phone) Claim(ctx context.Context, convo string, dids []syntax.DID) (_ [][]byte, err error) {
 	defer Catch(&err)
-	out := Must(p.ClaimAny(ctx, call))
+	out := Must(p.ClaimAny(ctx, xrpc.ClaimCall(dids, p.Suite, convo, xrpc.NewKey())))
 	packages := make([][]byte, len(out.KeyPackages))
 	for i := range out.KeyPackages {
 		packages[i] = out.KeyPackages[i].KeyPackage
@@ -129,20 +123,6 @@ func (p *Phone) Leave(ctx context.Context, convo string) (err error) {
 	draft := Must(p.DraftLeave(convo))
 	_, err = p.Deliver(ctx, draft)
 	return err
-}
-
-// Decline leaves a convo that the phone has not joined, and blocks the account that invited it. It
-// returns that account.
-func (p *Phone) Decline(ctx context.Context, convo string) (_ syntax.DID, err error) {
-	defer Catch(&err)
-	answer := Must(p.Net.Do(ctx, p.Account, xrpc.DeclineCall(convo, xrpc.NewKey())))
-	out, err := xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body)
-	if err != nil || out.Blocked == nil {
-		return "", fmt.Errorf("%s: leaveConvo with block: %q: %w", p.Name, answer.Body,
-			cmp.Or(err, errors.New("nobody is blocked")))
-	}
-	p.Model.Left(convo, p.Account.DID, p.Account.DID, 0)
-	return *out.Blocked, nil
 }
 
 // Convo asks the server for a convo.

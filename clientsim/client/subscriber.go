@@ -3,7 +3,6 @@ package client
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,11 +46,6 @@ type Subscriber struct {
 	Nodes []*xrpc.Client
 	// From is the cursor of the first connection. nil means the events from now on.
 	From *int64
-	// Query holds further parameters.
-	Query url.Values
-	// By is how the subscriber authenticates: ByToken or ByTicket. "" means a random choice for each
-	// connection.
-	By string
 	// ReadAgain makes the subscriber read its convos again after OutdatedCursor. A client does so
 	// after its server has lost events. Without ReadAgain, OutdatedCursor is a violation.
 	ReadAgain bool
@@ -62,13 +56,9 @@ type Subscriber struct {
 	// ConnectionLife is the approximate length of a connection; 0 means no limit. Pause is the length
 	// of a pause in reading.
 	ConnectionLife, Pause time.Duration
-	// PauseAfter is the average number of events between two pauses; 0 means 100.
-	PauseAfter int
 	// OnEvent gets every new event and its arrival time. live is set if the event happened while
 	// this connection was open.
 	OnEvent func(h *xrpc.Event, at time.Time, live bool)
-	// OnSignal gets the events that the server does not keep: typing and cursor events. It may be nil.
-	OnSignal func(h *xrpc.Event, at time.Time)
 
 	rng         *rand.Rand
 	counts      *StreamCounts
@@ -120,11 +110,8 @@ func (t *StreamCounts) Reasons() string {
 	return strings.Join(texts[:min(len(texts), 5)], "; ")
 }
 
-// How a subscriber authenticates.
-const (
-	ByToken  = "token"
-	ByTicket = "ticket"
-)
+// eventsBetweenPauses is the average number of events between two pauses.
+const eventsBetweenPauses = 100
 
 // maxFrame is the largest frame that a subscriber reads, in bytes.
 const maxFrame = 16 << 20
@@ -167,9 +154,6 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 	}
 	node := s.Nodes[s.rng.IntN(len(s.Nodes))]
 	params := url.Values{}
-	for k, v := range s.Query {
-		params[k] = v
-	}
 	// Server-sent events begin after the cursor, so the last event cannot be asked for again.
 	// ReadAgain excludes it too: a client that asks for its last event does not learn that the server
 	// has lost exactly that event.
@@ -230,7 +214,7 @@ func (s *Subscriber) open(ctx context.Context, node *xrpc.Client, params url.Val
 	defer Catch(&err)
 	address := node.Base + "/xrpc/" + NSIDSubscribe.String()
 	header := http.Header{}
-	if s.By == ByTicket || s.By == "" && s.rng.IntN(2) == 0 {
+	if s.rng.IntN(2) == 0 {
 		ticket := Must(Ticket(ctx, node, s.Account))
 		// The URL names the service, but this subscriber wants a certain node of the service.
 		u, err := url.Parse(ticket.URL)
@@ -363,7 +347,7 @@ func (s *Subscriber) readFrames(ctx context.Context, node *xrpc.Client, params u
 	s.countOpened()
 	var frame bytes.Buffer
 	for {
-		if s.Pause > 0 && s.rng.IntN(cmp.Or(s.PauseAfter, 100)) == 0 {
+		if s.Pause > 0 && s.rng.IntN(eventsBetweenPauses) == 0 {
 			s.pause(ctx)
 		}
 		kind, r, err := conn.Reader(ctx)
@@ -414,10 +398,7 @@ func (s *Subscriber) observe(ctx context.Context, node *xrpc.Client, h xrpc.Even
 		return err
 	}
 	if h.Kind != xrpc.EventInfo && !h.Kept() {
-		if s.OnSignal != nil {
-			s.OnSignal(&h, at)
-		}
-		return nil
+		return nil // the server does not keep it
 	}
 	if s.Observer.Observe(h) && s.OnEvent != nil {
 		s.OnEvent(&h, at, h.At.After(since))

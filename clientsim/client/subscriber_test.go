@@ -222,6 +222,8 @@ func lostServer(t *testing.T, asked *atomic.Value) *xrpc.Client {
 				out.Cursor = new("more")
 			}
 			w.Write(out.AppendJSON(nil))
+		case "getSubscriptionTicket":
+			fmt.Fprintf(w, `{"ticket":"t","url":"ws://%s/xrpc/%s?ticket=t","expiresAt":%q}`, r.Host, NSIDSubscribe, at)
 		default:
 			asked.Store(q.Get("cursor") + " " + q.Get("position"))
 			conn, err := websocket.Accept(w, r, nil)
@@ -258,13 +260,14 @@ func TestSubscriberReadsAgain(t *testing.T) {
 	news := make(chan int64, 10)
 	s := &Subscriber{
 		Name: "sub", Account: account, Observer: history.NewObserver("sub", xrpctest.Listener),
-		Nodes: []*xrpc.Client{lostServer(t, &asked)},
-		By:    ByToken, ReadAgain: true, rng: rand.New(rand.NewPCG(1, 2)), counts: &StreamCounts{},
+		Nodes:     []*xrpc.Client{lostServer(t, &asked)},
+		ReadAgain: true, rng: rand.New(rand.NewPCG(1, 2)), counts: &StreamCounts{},
 		ready:   make(chan struct{}),
 		OnEvent: func(h *xrpc.Event, _ time.Time, _ bool) { news <- h.Seq },
 	}
-	s.Observer.StartAsMember("c", 0)
-	for seq := int64(1); seq <= 9; seq++ {
+	s.Observer.Observe(xrpc.Event{Cursor: 1, Kind: xrpc.EventMembership, Convo: "c", Seq: 1,
+		DID: xrpctest.Listener.String(), Change: "joined"})
+	for seq := int64(2); seq <= 9; seq++ {
 		s.Observer.Observe(xrpc.Event{Cursor: seq, Position: fmt.Sprint("0.0:", seq), Kind: xrpc.EventMessage, Convo: "c",
 			Seq: seq, ID: "lost", Sender: "y"})
 	}

@@ -149,24 +149,10 @@ func (c *History) Invited(did syntax.DID, convo, device string, epoch int64) {
 	c.addPersonal(did, personalEvent{kind: xrpc.EventInvitation, convo: convo, device: device, epoch: epoch})
 }
 
-// KeyPackagesChanged records that the server must report on a device's KeyPackages.
-func (c *History) KeyPackagesChanged(did syntax.DID, device, change string) {
-	c.addPersonal(did, personalEvent{kind: xrpc.EventKeyPackages, device: device, change: change})
-}
-
 func (c *History) addPersonal(did syntax.DID, o personalEvent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.personal[did] = append(c.personal[did], o)
-}
-
-// Forget drops the events about the devices of accounts that did not subscribe yet.
-func (c *History) Forget(dids ...syntax.DID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, did := range dids {
-		delete(c.personal, did)
-	}
 }
 
 // personalOf returns the events about an account's own devices.

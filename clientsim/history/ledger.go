@@ -149,13 +149,6 @@ func (l *Ledger) Original(who *xrpc.Account, call xrpc.Call) ([]byte, bool) {
 	return bytes.Clone(r.body), true
 }
 
-// Expired forgets a key, because the server may forget it as well.
-func (l *Ledger) Expired(who *xrpc.Account, call xrpc.Call) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.records, ledgerKey{who.DID, call.Method, call.Convo, call.Key})
-}
-
 // Restored records that the server was restored, and may have lost records.
 func (l *Ledger) Restored() {
 	l.mu.Lock()

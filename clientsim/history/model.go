@@ -313,14 +313,6 @@ func (m *Model) Acknowledged(who *xrpc.Account, call xrpc.Call) {
 	}
 }
 
-// Expired records that a key expired: the next write under it is not a replay.
-func (m *Model) Expired(call xrpc.Call) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.acknowledged = slices.DeleteFunc(m.acknowledged,
-		func(s AcknowledgedCall) bool { return s.Call.Method == call.Method && s.Call.Key == call.Key })
-}
-
 // Live reports whether did is a member now.
 func (m *Model) Live(convo string, did syntax.DID) bool {
 	m.mu.Lock()

@@ -18,7 +18,6 @@ type Observer struct {
 	who     string
 	did     syntax.DID
 	devices []string // devices whose Welcomes and KeyPackages may be reported
-	Only    []string // if not nil, the only convos that the subscriber asked for
 
 	mu          sync.Mutex // guards the fields below
 	cursor      int64      // cursor of the last event
@@ -57,13 +56,6 @@ func NewObserver(who string, did syntax.DID, devices ...string) *Observer {
 	return &Observer{who: who, did: did, devices: devices, convos: map[string]*observedConvo{}}
 }
 
-// StartAsMember makes the subscriber begin as a member of a convo whose log it knows up to seq.
-func (v *Observer) StartAsMember(convo string, seq int64) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.convos[convo] = &observedConvo{memberships: []observedMembership{{from: seq, assumed: true}}}
-}
-
 // ReadAgain says that the subscriber got OutdatedCursor, and has read the logs of its convos up to
 // these seqs. The observer forgets earlier events, because the server may have lost them.
 func (v *Observer) ReadAgain(read map[string]int64) {
@@ -73,13 +65,6 @@ func (v *Observer) ReadAgain(read map[string]int64) {
 	for convo, seq := range read {
 		v.convos[convo] = &observedConvo{memberships: []observedMembership{{from: seq, assumed: true, read: true}}}
 	}
-}
-
-// Devices sets the subscriber's devices.
-func (v *Observer) Devices(devices ...string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.devices = devices
 }
 
 func (v *Observer) report(kind ViolationKind, convo, format string, args ...any) {
@@ -249,23 +234,13 @@ func (v *Observer) Count() (events, entries int64) {
 
 // Missing counts the events that have not arrived yet. When it returns 0, Judge may be called.
 func (v *Observer) Missing(c *History) (n int64) {
-	convos, personal := v.expected(c)
+	convos, personal := c.convosOf(v.did), c.personalOf(v.did)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, s := range convos {
 		n += v.missingOf(c, s)
 	}
 	return n + int64(len(without(personal, v.personalEvents())))
-}
-
-// expected returns the part of the history that the subscriber must see.
-func (v *Observer) expected(c *History) ([]*convoHistory, []personalEvent) {
-	convos, personal := c.convosOf(v.did), c.personalOf(v.did)
-	if v.Only == nil {
-		return convos, personal
-	}
-	return slices.DeleteFunc(convos, func(s *convoHistory) bool { return !slices.Contains(v.Only, s.id) }),
-		slices.DeleteFunc(personal, func(o personalEvent) bool { return !slices.Contains(v.Only, o.convo) })
 }
 
 func (v *Observer) personalEvents() (all []personalEvent) {
@@ -319,7 +294,7 @@ func withoutStep(t rosterChange) rosterChange {
 // Judge returns the violations found so far, and every difference from the history. The history
 // must be complete.
 func (v *Observer) Judge(c *History) []Violation {
-	convos, personal := v.expected(c)
+	convos, personal := c.convosOf(v.did), c.personalOf(v.did)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, s := range convos {

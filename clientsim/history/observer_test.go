@@ -197,7 +197,8 @@ func TestObserverReadsAgain(t *testing.T) {
 		return xrpc.Event{Cursor: cursor, Kind: xrpc.EventMessage, Convo: convo, Seq: seq, ID: fmt.Sprint(seq), Sender: "y"}
 	}
 	v := NewObserver("vigilant", xrpctest.Listener)
-	v.StartAsMember("one", 0)
+	v.Observe(xrpc.Event{Cursor: 1, Kind: xrpc.EventMembership, Convo: "one", DID: xrpctest.Listener.String(),
+		Change: "joined"})
 	v.Observe(entry(10, 1, "one"))
 	v.Observe(entry(20, 2, "one")) // lost
 	v.Resume(false)

@@ -6,13 +6,9 @@ import (
 
 	"github.com/thomas-vilte/mls-go/ciphersuite"
 	"github.com/thomas-vilte/mls-go/credentials"
-	mlsext "github.com/thomas-vilte/mls-go/extensions"
 	"github.com/thomas-vilte/mls-go/framing"
 	"github.com/thomas-vilte/mls-go/group"
-	"github.com/thomas-vilte/mls-go/keypackages"
 
-	. "mlsd/clientsim/steps"
-	"mlsd/internal/errs"
 )
 
 // This file makes objects that no honest client makes. They parse, and one thing in them is false.
@@ -75,88 +71,3 @@ func StageAs(g Group, identity string) (*Staged, error) {
 		return nil
 	})
 }
-
-// InfoForgery says what is wrong with a GroupInfo.
-type InfoForgery struct {
-	NoTree bool
-	Signer *uint32
-}
-
-// ForgeInfo makes the GroupInfo of the staged epoch, signed by the device.
-func ForgeInfo(g Group, f InfoForgery) (_ []byte, err error) {
-	defer CatchIn(&err, "forge")
-	forger, ok := g.(*goGroup)
-	if !ok || forger.pending == nil {
-		return nil, errors.New("forge: nothing is staged")
-	}
-	info := Must(forger.pending.next.GetGroupInfoWithOptions(forger.device.signer, group.WithRatchetTree(!f.NoTree)))
-	if f.Signer != nil {
-		info.Signer = group.LeafNodeIndex(*f.Signer)
-		signature := Must(ciphersuite.SignWithLabel(forger.device.signer, "GroupInfoTBS", info.MarshalTBS()))
-		info.Signature = signature.AsSlice()
-	}
-	return wrap(formatGroupInfo, info.Marshal()), nil
-}
-
-// forgePackage makes a KeyPackage, changes it, and signs the whole again.
-func forgePackage(d Device, change func(*keypackages.KeyPackage) error) (_ KeyPackage, err error) {
-	defer Catch(&err)
-	forger, ok := d.(*goDevice)
-	if !ok {
-		return KeyPackage{}, errors.New("forge: not a device of this library")
-	}
-	public, _, err := keypackages.Generate(forger.cred, forger.suite)
-	Check(errs.Wrap(err, "forge"))
-	Check(errs.Wrap(change(public), "forge"))
-	Check(forger.signPackage(public))
-	raw := public.Marshal()
-	return KeyPackage{Message: wrap(formatKeyPackage, raw), Ref: refOf(raw)}, nil
-}
-
-// ReplayInitKey makes a KeyPackage with the init_key of another KeyPackage.
-func ReplayInitKey(d Device, used []byte) (KeyPackage, error) {
-	return forgePackage(d, func(kp *keypackages.KeyPackage) error {
-		old, err := readPackage(used)
-		if err == nil {
-			kp.InitKey = old.InitKey
-		}
-		return err
-	})
-}
-
-// BreakLeaf makes a KeyPackage whose leaf has no valid signature.
-func BreakLeaf(d Device) (KeyPackage, error) {
-	return forgePackage(d, func(kp *keypackages.KeyPackage) error {
-		kp.LeafNode.Signature[len(kp.LeafNode.Signature)-1] ^= 1
-		return nil
-	})
-}
-
-// ForgeWelcome replaces the KeyPackageRefs of a Welcome, one for one, and appends the refs that are
-// left.
-func ForgeWelcome(welcome []byte, refs ...[]byte) (_ []byte, err error) {
-	defer CatchIn(&err, "forge")
-	raw := Must(unwrap(formatWelcome, welcome))
-	parsed := Must(group.UnmarshalWelcome(raw))
-	for i, ref := range refs {
-		if i == len(parsed.Secrets) {
-			parsed.Secrets = append(parsed.Secrets, parsed.Secrets[0])
-		}
-		parsed.Secrets[i].NewMember = ref
-	}
-	return wrap(formatWelcome, parsed.Marshal()), nil
-}
-
-// FatLastResort makes a KeyPackage of last resort with size bytes in an extension that means
-// nothing.
-func FatLastResort(d Device, size int) (KeyPackage, error) {
-	return forgePackage(d, func(kp *keypackages.KeyPackage) error {
-		kp.Extensions = append(kp.Extensions,
-			keypackages.Extension{Type: mlsext.ExtensionTypeLastResort},
-			keypackages.Extension{Type: extensionMeaningless, Data: RandomBytes(size)})
-		return nil
-	})
-}
-
-// extensionMeaningless is a type for private use (RFC 9420 §17.3).
-const extensionMeaningless = 0xf0f0

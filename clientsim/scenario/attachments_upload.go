@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -73,12 +72,7 @@ func (u *uploads) do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, cal
 
 // once sends a call once, to a node.
 func (u *uploads) once(ctx context.Context, node int, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
-	answer, err := u.f.Clients[node].Once(ctx, who, call)
-	var named *xrpc.CallError
-	if errors.As(err, &named) && named.Name == mlsapi.ErrRequestInProgress && named.ProcessingStartedAt != "" {
-		u.processing.Add(1)
-	}
-	return answer, err
+	return u.f.Clients[node].Once(ctx, who, call)
 }
 
 // about makes a query for an upload.

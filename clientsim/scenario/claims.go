@@ -21,6 +21,8 @@ const lanes = 4
 // claimTest is a run of claims.
 type claimTest struct {
 	w       *testbed.World
+	claims  int // number of claims
+	stock   int // one-time KeyPackages of each target
 	targets []*client.Phone
 	oneTime atomic.Int64 // one-time KeyPackages that were handed out
 	last    atomic.Int64 // last-resort KeyPackages that were handed out
@@ -28,55 +30,62 @@ type claimTest struct {
 }
 
 // ClaimAtOnce makes eight callers claim the KeyPackages of two accounts.
-func ClaimAtOnce(ctx context.Context, w *testbed.World) { claimAll(ctx, w, w.Net, 8, 2, 80) }
+func ClaimAtOnce(ctx context.Context, w *testbed.World) {
+	f := newClaimTest(ctx, w, 2, 80)
+	f.claimAll(ctx, 8, w.Net)
+	f.claimed(ctx)
+}
 
 // ClaimsTwoServers makes sixteen callers claim the KeyPackages of twenty accounts, on two servers
 // with one database.
 func ClaimsTwoServers(ctx context.Context, w *testbed.World) {
-	w.WithSibling(ctx, func(_ *testbed.Proc, other *xrpc.Client) { claimAll(ctx, w, other, 16, 20, max(w.Claims, 200)) })
-}
-
-// claimAll makes callers claim ten times as many KeyPackages as there are. Every second claim goes
-// to the other server. Each one-time KeyPackage is handed out once, and again if the claim is
-// repeated under its key. Later claims get a last-resort KeyPackage, or nothing if the account has
-// none.
-func claimAll(ctx context.Context, w *testbed.World, other *xrpc.Client, claimers, targets, claims int) {
-	f := &claimTest{w: w}
-	stock := max(claims/10/targets, 1)
-	for i := range targets {
-		p := Must(w.Phone(fmt.Sprintf("target-%d", i)))
-		Check(p.PublishMany(ctx, stock, i%2 == 0))
-		f.targets = append(f.targets, p)
-	}
-	var callers []*client.Phone
-	for i := range claimers {
-		p := Must(w.Phone(fmt.Sprintf("claimer-%d", i)))
-		if i%2 == 1 {
-			p.Net = other
-		}
-		callers = append(callers, p)
-	}
-	start := time.Now()
-	f.run(ctx, callers, claims/claimers)
-	took := time.Since(start)
-	if got, want := f.oneTime.Load(), int64(stock*targets); got != want {
-		w.Broken("%d KeyPackages for one use were handed out, and %d were published", got, want)
-	}
-	if f.last.Load() == 0 || f.empty.Load() == 0 {
-		w.Broken("%d claims got a last-resort KeyPackage and %d got nothing: both have to happen", f.last.Load(),
-			f.empty.Load())
-	}
-	w.Note("%d claims in %s: %d KeyPackages for one use, each once, %d times a last-resort one, %d times nothing",
-		claims, took.Round(time.Millisecond), f.oneTime.Load(), f.last.Load(), f.empty.Load())
+	f := newClaimTest(ctx, w, 20, max(w.Claims, 200))
+	w.WithCluster(ctx, testbed.ClusterOptions{Nodes: 2, Transport: w.Faults}, func(c *testbed.Cluster) {
+		f.claimAll(ctx, 16, c.Clients...)
+	})
 	f.claimed(ctx)
 }
 
-// run makes every caller claim from one target after the other, several at a time.
-func (f *claimTest) run(ctx context.Context, callers []*client.Phone, each int) {
-	Each(lanes*len(callers), each*len(callers), func(i int) {
-		caller, n := i%len(callers), i/len(callers)
+// newClaimTest makes accounts with a tenth of the KeyPackages that will be claimed. Every second
+// account has no last-resort KeyPackage.
+func newClaimTest(ctx context.Context, w *testbed.World, targets, claims int) *claimTest {
+	f := &claimTest{w: w, claims: claims, stock: max(claims/10/targets, 1)}
+	for i := range targets {
+		p := Must(w.Phone(fmt.Sprintf("target-%d", i)))
+		Check(p.PublishMany(ctx, f.stock, i%2 == 0))
+		f.targets = append(f.targets, p)
+	}
+	return f
+}
+
+// claimAll makes callers claim ten times as many KeyPackages as there are, from the servers by
+// turns. Each one-time KeyPackage is handed out once, and again if the claim is repeated under its
+// key. Later claims get a last-resort KeyPackage, or nothing if the account has none.
+func (f *claimTest) claimAll(ctx context.Context, claimers int, servers ...*xrpc.Client) {
+	var callers []*client.Phone
+	for i := range claimers {
+		p := Must(f.w.Phone(fmt.Sprintf("claimer-%d", i)))
+		p.Net = servers[i%len(servers)]
+		callers = append(callers, p)
+	}
+	start := time.Now()
+	Each(lanes*claimers, f.claims/claimers*claimers, func(i int) {
+		caller, n := i%claimers, i/claimers
 		f.claim(ctx, callers[caller], f.targets[(caller+n)%len(f.targets)])
 	})
+	took := time.Since(start)
+	if got, want := f.oneTime.Load(), int64(f.stock*len(f.targets)); got != want {
+		f.w.Broken("%d KeyPackages for one use were handed out, and %d were published", got, want)
+	}
+	if f.last.Load() == 0 || f.empty.Load() == 0 {
+		f.w.Broken("%d claims got a last-resort KeyPackage and %d got nothing: both have to happen", f.last.Load(),
+			f.empty.Load())
+	}
+	f.w.Note("%d claims in %s: %d KeyPackages for one use, each once, %d times a last-resort one, %d times nothing",
+		f.claims, took.Round(time.Millisecond), f.oneTime.Load(), f.last.Load(), f.empty.Load())
+	for _, p := range callers {
+		p.Net = f.w.Net
+	}
 }
 
 func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) {

@@ -16,6 +16,7 @@ import (
 
 const (
 	createSize    = 100 // accounts that one createConvo takes
+	batchSize     = 50  // accounts that one addMembers takes
 	devicesOfMany = 4   // devices of each account in the last batch of a large group
 	largeFrom     = createSize + batchSize*devicesOfMany
 	timedPhones   = 16 // phones whose publications are timed

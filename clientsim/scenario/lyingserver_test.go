@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -130,6 +131,9 @@ func sliding(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
 	return out.AppendJSON(nil)
 }
 
+// level is the level at which the server has checked a commit.
+var level = regexp.MustCompile(`"commitLevel":"(header|verified)"`)
+
 // TestALyingServerIsCaught checks that the scenarios and the checks can fail. Each lie is a bug
 // that a real server had.
 func TestALyingServerIsCaught(t *testing.T) {
@@ -155,56 +159,27 @@ func TestALyingServerIsCaught(t *testing.T) {
 				a.Header.Del("X-Idempotency-Replay")
 				return body
 			}}, history.Broken, "as if for the first time"},
-		{"the epoch is checked before the key", "retry-after-epoch",
+		{"the epoch is checked before the key", "lost-answer",
 			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 				if t.Call.Method == mlsapi.NSIDSendMessage && a.Header.Get("X-Idempotency-Replay") == "true" {
 					return refuse(a, 409, mlsapi.ErrEpochMismatch, "epoch 1 is stale; currentEpoch=2")
 				}
 				return body
 			}}, history.Broken, "was refused and stands in the log"},
-		{"a retried leave is refused", "retry-after-leave",
+		{"a retried leave is refused", "lost-answer",
 			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 				if t.Call.Method == mlsapi.NSIDLeaveConvo && a.Header.Get("X-Idempotency-Replay") == "true" {
 					return refuse(a, 403, mlsapi.ErrNotMember, "you left")
 				}
 				return body
 			}}, history.Broken, "NotMember"},
-		{"the current epoch is kept secret", "same-epoch",
-			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-				if bytes.Contains(body, []byte(mlsapi.ErrEpochMismatch)) {
-					return refuse(a, 409, mlsapi.ErrEpochMismatch, "conflict")
-				}
-				return body
-			}}, history.Broken, "want currentEpoch=2"},
-		{"another commit is said to have won", "same-epoch",
-			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-				if bytes.Contains(body, []byte(mlsapi.ErrEpochMismatch)) {
-					return []byte(`{"error":"EpochMismatch","message":"epoch 1 is stale; currentEpoch=2","currentEpoch":2,"seq":7}`)
-				}
-				return body
-			}}, history.Broken, "says that seq 7 has won"},
-		{"a key's other body is ignored", "key-other-body",
-			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-				if bytes.Contains(body, []byte(mlsapi.ErrIdempotencyConflict)) {
-					a.StatusCode = 200
-					return []byte(`{"messageId":"the first","receivedAt":"2026-01-01T00:00:00.000Z"}`)
-				}
-				return body
-			}}, history.Broken, "no refusal"},
-		{"outsiders learn that a convo exists", "no-key",
+		{"outsiders learn that a convo exists", "lost-answer",
 			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 				if t.Call.Method == mlsapi.NSIDGetEpoch && a.StatusCode == 404 {
 					return refuse(a, 403, mlsapi.ErrNotMember, "not a member")
 				}
 				return body
 			}}, history.Broken, "answers an outsider 403"},
-		{"the group's members are shown", "create-existing",
-			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-				if bytes.Contains(body, []byte(mlsapi.ErrGroupAlreadyExists)) {
-					return refuse(a, 409, mlsapi.ErrGroupAlreadyExists, "created by "+t.Who.DID.String())
-				}
-				return body
-			}}, history.Broken, "says who is in the group"},
 		{"a second fetch is gone", "lost-answer",
 			&lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
 				if t.Call.Method == mlsapi.NSIDGetWelcome && n == 2 {
@@ -213,25 +188,18 @@ func TestALyingServerIsCaught(t *testing.T) {
 				return body
 			}}, history.Broken, "WelcomeConsumed"},
 		{"the grace slides", "lost-answer", &lyingServer{after: sliding}, history.Broken, "moved the grace"},
-		{"nothing is confirmed", "confirm-twice",
-			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-				if t.Call.Method == mlsapi.NSIDConfirmWelcome && a.StatusCode == 404 {
-					a.StatusCode = 200
-					return []byte(`{"confirmed":true}`)
-				}
-				return body
-			}}, history.Broken, "confirming a Welcome that never was"},
-		{"a member is missing from the roster", "no-key", &lyingServer{after: shortRoster}, history.Broken, "the roster of"},
-		{"a convo is listed twice", "no-key", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+		{"a member is missing from the roster", "lost-answer",
+			&lyingServer{after: shortRoster}, history.Broken, "the roster of"},
+		{"a convo is listed twice", "lost-answer", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
 			out.Conversations = append(out.Conversations, out.Conversations...)
 		})}, history.Duplicated, "lists it twice"},
-		{"a convo is not listed", "no-key", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+		{"a convo is not listed", "lost-answer", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
 			out.Conversations = nil
 		})}, history.Lost, "does not list it"},
-		{"an old epoch is listed", "no-key", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+		{"an old epoch is listed", "lost-answer", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
 			out.Conversations[0].Epoch--
-		})}, history.Broken, "says epoch 0, want 1"},
-		{"own messages are unread", "no-key", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+		})}, history.Broken, "says epoch 5, want 6"},
+		{"own messages are unread", "lost-answer", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
 			*out.Conversations[0].Unread += 3
 		})}, history.Broken, "unread behind seq"},
 		{"the cursor moves back", "lost-answer",
@@ -241,19 +209,19 @@ func TestALyingServerIsCaught(t *testing.T) {
 				}
 				return body
 			}}, history.Broken, "and must stand between"},
-		{"an old GroupInfo is handed out", "removed-cannot-return",
+		{"an old GroupInfo is handed out", "lost-answer",
 			&lyingServer{after: firstForEver(mlsapi.NSIDGetGroupInfo)}, history.Broken, "getGroupInfo shows group"},
-		{"a removed member is no outsider", "removed-cannot-return",
+		{"a removed member is no outsider", "lost-answer",
 			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 				if bytes.Contains(body, []byte(mlsapi.ErrNotMember)) {
 					return refuse(a, 404, mlsapi.ErrConvoNotFound, "no such convo")
 				}
 				return body
-			}}, history.Broken, "asked for the GroupInfo"},
-		{"more is checked than can be", "hidden-handshakes",
+			}}, history.Broken, "answers a former member"},
+		{"another level of checks is shown", "lost-answer",
 			&lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
-				return bytes.ReplaceAll(body, []byte(`"commitLevel":"header"`), []byte(`"commitLevel":"verified"`))
-			}}, history.Broken, `want "header"`},
+				return level.ReplaceAll(body, []byte(`"commitLevel":"structure"`))
+			}}, history.Broken, `"structure", want`},
 		{"a removal by anybody is taken", "malicious-commit",
 			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 				if bytes.Contains(body, []byte(mlsapi.ErrNotPermitted)) {
@@ -269,16 +237,12 @@ func TestALyingServerIsCaught(t *testing.T) {
 				}
 				return body
 			}}, history.Broken, "was refused and stands in the log|asked again: blue.catbird.mls.submitCommit: 409"},
-		{"a last-resort KeyPackage does not say so", "keys-exhausted",
+		{"a last-resort KeyPackage does not say so", "claim-at-once",
 			&lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
 				return bytes.ReplaceAll(body, []byte(`"lastResort":true`), []byte(`"lastResort":false`))
 			}}, history.Broken, "says lastResort false"},
 		{"a KeyPackage is handed out twice", "claim-at-once", &lyingServer{after: firstForEver(mlsapi.NSIDGetKeyPackages)},
 			history.Broken, "was handed out for the claims"},
-		{"an embed is dropped", "metadata",
-			&lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
-				return bytes.ReplaceAll(body, []byte(`"embedUri"`), []byte(`"embed"`))
-			}}, history.Broken, "is shown the embeds"},
 		{"an entry has another time", "verified-log", &lyingServer{after: reshow(12, func(m *mlsapi.MessageView) {
 			m.CreatedAt = lexcodec.NewDatetime(m.CreatedAt.Add(-time.Hour))
 		})}, history.Broken, "entry 12 is the first that differs|entry 12 is mine, was acknowledged at"},
@@ -305,10 +269,6 @@ func TestALyingServerIsCaught(t *testing.T) {
 				out.Hashes[0][0] ^= 1
 				return out.AppendJSON(nil)
 			}}, history.Broken, "its proof is wrong"},
-		{"a name is changed", "metadata",
-			&lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
-				return bytes.ReplaceAll(body, []byte("Lunch"), []byte("lunch"))
-			}}, history.Broken, "shows other metadata"},
 	}
 	for _, tt := range lies {
 		t.Run(tt.name, func(t *testing.T) {

@@ -14,6 +14,9 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
+// lastEventTimeout is how long the last event may take.
+const lastEventTimeout = time.Minute
+
 // finish waits, after the last fault, until everything has arrived and everybody has answered.
 func (n *network) finish(ctx context.Context) {
 	start := time.Now()

@@ -1,10 +1,12 @@
 package scenario
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
@@ -12,6 +14,13 @@ import (
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
+
+// shortGrace is a Welcome grace that is short enough for a test to wait. Even on a busy machine, a
+// phone reports a failure before its end.
+const shortGrace = "3s"
+
+// graceLimit is how long a scenario waits for the end of a short grace.
+const graceLimit = time.Minute
 
 // WelcomeDamaged makes a member invite two accounts with a Welcome that the server accepts and that
 // no device can join with. Both phones report the Welcome, and fetch the same bytes again. The
@@ -73,6 +82,19 @@ func comeBack(ctx context.Context, w *testbed.World, convo string, alice, member
 		Check(p.Send(ctx, convo, fmt.Sprintf("everybody reads this, says %s", p.Name)))
 	}
 	Check(w.SyncAll(ctx, convo, all...))
+}
+
+// onlyLeaf checks that another member sees one leaf of the account, with the phone's present key.
+func onlyLeaf(w *testbed.World, p, other *client.Phone, convo string, leaves int) {
+	group := Must(other.Group(convo))
+	if n := len(group.Leaves()); n != leaves {
+		w.Broken("the group has %d leaves after its return, want %d", n, leaves)
+	}
+	for _, leaf := range group.Leaves() {
+		if leaf.Identity == p.Account.DID.String() && !bytes.Equal(leaf.SignatureKey, p.Device.SignatureKey()) {
+			w.Broken("%s is back, and its old leaf %d as well", p.Name, leaf.Index)
+		}
+	}
 }
 
 // refusesInvitation checks that a member cannot replace the leaf of a member who is in the group.

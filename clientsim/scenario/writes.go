@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -52,10 +51,6 @@ func writeFaults() []writeFault {
 			"the server is killed before COMMIT, restarted, and asked again"),
 		killedAt("killed-after-commit", testbed.AfterCommit,
 			"the server is killed between COMMIT and the answer, restarted, and asked again"),
-		{
-			name: "expired-key", about: "writes are repeated after their keys have expired: other checks prevent duplicates",
-			control: true, deliver: expired,
-		},
 	}
 }
 
@@ -237,48 +232,6 @@ func killedAtJoin(ctx context.Context, w *testbed.World, point string, p *client
 	Check(p.Confirm(ctx, convo))
 	w.CheckConsumed(ctx, p, convo)
 	Check(p.Sync(ctx, convo))
-}
-
-// expired repeats a write after its key has expired. The repeated call runs as a new write, says
-// so, and is stopped by the first write's effect. A message's key does not expire.
-func expired(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
-	first := Must(p.Deliver(ctx, d))
-	switch method := d.Call.Method.String(); {
-	case method == mlsapi.NSIDSendMessage, method == mlsapi.NSIDPublishKeyPackages:
-	case method == mlsapi.NSIDCreateConvo:
-		refusedAfter(ctx, w, p, d, mlsapi.ErrGroupAlreadyExists)
-	case method == mlsapi.NSIDPublishKeyPackage, method == mlsapi.NSIDLeaveConvo && d.GroupID == nil:
-		sameAfter(ctx, w, p, d, first)
-	default:
-		refusedAfter(ctx, w, p, d, mlsapi.ErrEpochMismatch)
-	}
-}
-
-// refusedAfter repeats a write after its key has expired. The server must refuse it.
-func refusedAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft, want string) {
-	Check(w.Expire(ctx, p.Account, d.Call))
-	for range 2 { // a refusal is not recorded, so the key stays expired
-		got := w.Refusal(ctx, p.Account, d.Call)
-		if got.Name != want || !xrpc.ExpiredKey(got.Header) {
-			w.Broken("%s under an expired key: %v (expired: %t), want %s", d.Call.Method, got, xrpc.ExpiredKey(got.Header), want)
-		}
-	}
-}
-
-// sameAfter repeats a write after its key has expired. The answer is not a replay, but is still the
-// same.
-func sameAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft, first xrpc.Answer) {
-	Check(w.Expire(ctx, p.Account, d.Call))
-	again := Must(w.Net.Do(ctx, p.Account, d.Call))
-	if again.Replayed() || !xrpc.ExpiredKey(again.Header) || !bytes.Equal(again.Body, first.Body) {
-		w.Broken("%s under an expired key: answered %q (replay: %t, expired: %t), the first was %q",
-			d.Call.Method, again.Body, again.Replayed(), xrpc.ExpiredKey(again.Header), first.Body)
-	}
-	replay := Must(w.Net.Do(ctx, p.Account, d.Call))
-	if !replay.Replayed() || xrpc.ExpiredKey(replay.Header) {
-		w.Broken("%s under a key that was used anew: replay: %t, expired: %t", d.Call.Method, replay.Replayed(),
-			xrpc.ExpiredKey(replay.Header))
-	}
 }
 
 // writeTimes knows when nodes acknowledged writes, and the longest time without one.

@@ -123,11 +123,8 @@ func (s *soak) run(ctx, stop context.Context) (err error) {
 // played returns the scenarios of the rounds. None of them kills a server or looks into its data.
 func played() []scenario.Scenario {
 	names := []string{
-		"long-conversation", "push", "lost-answer", "lost-answer-app-killed", "twice-at-once",
-		"claim-at-once", "keys-exhausted", "key-other-body", "welcome-damaged", "confirm-twice", "two-devices", "same-epoch",
-		"leave-twice", "external-rejoin", "own-device", "hidden-handshakes", "malicious-commit", "live-basic",
-		"live-late-convo", "live-removed",
-		"spammer", "metadata", "big-group",
+		"long-conversation", "push", "lost-answer", "lost-answer-app-killed", "twice-at-once", "claim-at-once",
+		"welcome-damaged", "contended-commits", "malicious-commit", "verified-log",
 	}
 	all := scenario.Scenarios()
 	return slices.DeleteFunc(all, func(s scenario.Scenario) bool { return !slices.Contains(names, s.Name) })

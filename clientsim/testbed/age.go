@@ -6,9 +6,6 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-
-	"mlsd/clientsim/client"
-	"mlsd/clientsim/xrpc"
 )
 
 // This file makes time pass in the server's private database, which no client can do. So a scenario
@@ -46,19 +43,6 @@ func (p *Proc) age(ctx context.Context, sql string, args ...any) (rows int64, er
 		return err
 	})
 	return rows, err
-}
-
-// Pushed waits until the database says that every push for an account has ended. Until then, a
-// server that dies may push again.
-func (p *Proc) Pushed(ctx context.Context, who *xrpc.Account) error {
-	return xrpc.Until(ctx, client.PushTimeout, func() (ended bool, err error) {
-		err = p.inDatabase(ctx, func(tx pgx.Tx) error {
-			return tx.QueryRow(ctx, `
-				SELECT NOT EXISTS (SELECT FROM push_jobs WHERE did = $1 AND state IN ('pending', 'sending'))`,
-				who.DID.String()).Scan(&ended)
-		})
-		return ended, err
-	})
 }
 
 // EndLeases ends the leases of dead workers, and makes their jobs due.

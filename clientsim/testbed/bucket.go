@@ -31,14 +31,11 @@ type Bucket struct {
 	site *xrpc.Site
 	// Struck is how often a fault has struck.
 	Struck atomic.Int64
-	// Stalled is how many reads have had to wait: see Stall.
-	Stalled atomic.Int64
 
 	dir    string
 	mu     sync.Mutex // guards the fields below
 	rng    *rand.Rand
-	chance float64       // chance of a fault, for each request
-	stall  chan struct{} // reads wait until it is closed; nil if they do not wait
+	chance float64 // chance of a fault, for each request
 }
 
 // BucketName is the name of the bucket.
@@ -68,20 +65,6 @@ func (b *Bucket) Fail(chance float64) {
 	b.chance = chance
 }
 
-// Stall makes reads wait until the returned function is called.
-func (b *Bucket) Stall() (goOn func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	stall := make(chan struct{})
-	b.stall = stall
-	return sync.OnceFunc(func() {
-		b.mu.Lock()
-		b.stall = nil
-		b.mu.Unlock()
-		close(stall)
-	})
-}
-
 const bucketTemporary = ".put-"
 
 // bucketFault is what happens to one request.
@@ -96,18 +79,18 @@ const (
 	bucketFaults
 )
 
-func (b *Bucket) fault() (fault bucketFault, stall chan struct{}) {
+func (b *Bucket) fault() (fault bucketFault) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.rng.Float64() < b.chance {
 		b.Struck.Add(1)
 		fault = 1 + bucketFault(b.rng.IntN(int(bucketFaults)-1))
 	}
-	return fault, b.stall
+	return fault
 }
 
 func (b *Bucket) serve(w http.ResponseWriter, r *http.Request) {
-	fault, stall := b.fault()
+	fault := b.fault()
 	name, ok := strings.CutPrefix(r.URL.Path, "/"+BucketName)
 	if !ok || strings.Contains(name, "..") {
 		http.Error(w, "no such bucket", http.StatusNotFound)
@@ -136,14 +119,6 @@ func (b *Bucket) serve(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("list-type") {
 			b.list(w, r)
 			return
-		}
-		if stall != nil {
-			b.Stalled.Add(1)
-			select {
-			case <-stall:
-			case <-r.Context().Done():
-				return
-			}
 		}
 		b.get(w, r, path)
 	case http.MethodDelete:

@@ -104,11 +104,6 @@ func (e *Environment) StartPostgres(ctx context.Context, prepare func(*Postmaste
 	return nil
 }
 
-// Execute runs a statement in the PostgreSQL.
-func (e *Environment) Execute(ctx context.Context, statement string) error {
-	return Exec(ctx, e.Postgres.URL(), statement)
-}
-
 // World makes a world whose server is one of the environment's.
 func (e *Environment) World(server *Proc, transport http.RoundTripper, o Options, salt uint64,
 	progress func(string)) *World {

@@ -128,17 +128,3 @@ func (w *World) Refusal(ctx context.Context, who *xrpc.Account, call xrpc.Call) 
 	}
 	return &xrpc.CallError{Method: call.Method, Status: answer.Status, Name: "no refusal", Message: string(answer.Body)}
 }
-
-// CheckRefusedJoin sends an external commit from a phone outside a convo. The server must refuse
-// it.
-func (w *World) CheckRefusedJoin(ctx context.Context, p *client.Phone, convo string, info []byte, name,
-	want string) (err error) {
-	defer Catch(&err)
-	read := Must(mlsclient.ReadInfo(info))
-	staged := Must(p.Device.JoinExternal(info, p.PriorLeaf(read)))
-	p.Device.DiscardJoin(read.GroupID)
-	if got := w.Refusal(ctx, p.Account, xrpc.ExternalCall(convo, staged, xrpc.NewKey())); got.Name != want {
-		w.Broken("%s let itself in by %s GroupInfo: %v, want %s", p.Name, name, got, want)
-	}
-	return nil
-}

@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -22,9 +20,6 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/jackc/pgx/v5"
-
-	. "mlsd/clientsim/steps"
 )
 
 // Proc is a mlsd of our own: a child process with its own data directory. It can be killed,
@@ -289,23 +284,12 @@ func (p *Proc) Died() error {
 	return err
 }
 
-// LogSize is how much a server has written to its standard output and error.
-type LogSize struct{ Lines, Bytes int64 }
-
-// LogSize returns how much the server has written since NewProc.
-func (p *Proc) LogSize() LogSize {
-	p.log.mu.Lock()
-	defer p.log.mu.Unlock()
-	return p.log.total
-}
-
 // lastLines keeps the last lines of the server's output for an error message.
 type lastLines struct {
 	mu     sync.Mutex // guards the fields below
 	lines  []string
 	keep   int
 	failed []string // the first lines that say that a request failed
-	total  LogSize
 }
 
 func newLastLines(keep int) *lastLines { return &lastLines{keep: keep} }
@@ -323,8 +307,6 @@ func (t *lastLines) add(line string) {
 	if strings.Contains(line, `"msg":"request failed"`) && len(t.failed) < t.keep {
 		t.failed = append(t.failed, line)
 	}
-	t.total.Lines += int64(strings.Count(line, "\n")) + 1
-	t.total.Bytes += int64(len(line)) + 1
 	if extra := len(t.lines) - t.keep; extra > 0 {
 		t.lines = slices.Delete(t.lines, 0, extra)
 	}
@@ -367,31 +349,4 @@ func (p *Proc) Arm(ctx context.Context, point string, method syntax.NSID, action
 	query := url.Values{"point": {point}, "method": {method.String()}, "action": {action}}
 	_, err := p.Admin(ctx, http.MethodPost, "/failpoints?"+query.Encode(), nil)
 	return err
-}
-
-// Traces returns the tables of the server's database that hold some bytes, as bytes or in base64.
-func (p *Proc) Traces(ctx context.Context, of []byte) (found []string, err error) {
-	err = p.inDatabase(ctx, func(tx pgx.Tx) (err error) {
-		defer Catch(&err)
-		rows := Must(tx.Query(ctx,
-			`SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace ORDER
-					BY relname`))
-		tables := Must(pgx.CollectRows(rows, pgx.RowTo[string]))
-		if len(tables) < 20 {
-			return fmt.Errorf("the database has only %d tables", len(tables))
-		}
-		for _, table := range tables {
-			var holds bool
-			// The base64 of a column that begins with the bytes contains the base64 of the bytes, without
-			// its last group.
-			Check(tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+pgx.Identifier{table}.Sanitize()+
-				` t WHERE strpos(t::text, $1) > 0 OR strpos(t::text, $2) > 0)`,
-				hex.EncodeToString(of), base64.StdEncoding.EncodeToString(of[:len(of)/3*3])).Scan(&holds))
-			if holds {
-				found = append(found, table)
-			}
-		}
-		return nil
-	})
-	return found, err
 }

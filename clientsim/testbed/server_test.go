@@ -67,19 +67,19 @@ func TestServerComesBackAtItsAddress(t *testing.T) {
 	}
 }
 
-// A sibling has the same settings and database, and its own address. The database's socket stays
-// where the first server keeps it.
-func TestSibling(t *testing.T) {
+// Another server on a server's database has the same settings, and its own address. The database's
+// socket stays where the first server keeps it.
+func TestAnotherOnTheDatabase(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := NewProc(script(t, `exit 0`), dir, "http://127.0.0.1:1", xrpc.DefaultServiceDID)
 	p.env["MLSD_LISTEN"] = "127.0.0.1:4711"
 	for _, sockets := range []string{filepath.Join(dir, "run"), "/tmp/elsewhere"} {
-		s, err := p.Sibling()
+		database, err := p.database()
 		if err != nil {
 			t.Fatal(err)
 		}
-		env := strings.Join(s.environment(nil), "\n")
+		env := strings.Join(p.onDatabase(database, "-sibling").environment(nil), "\n")
 		for _, want := range []string{
 			"MLSD_LISTEN=127.0.0.1:0", "MLSD_PLC_URL=http://127.0.0.1:1", "MLSD_DATA_DIR=" + dir + "-sibling",
 			"MLSD_DATABASE_URL=postgres://mlsd@/mlsd?host=" + url.QueryEscape(sockets) + "&",

@@ -55,7 +55,7 @@ type Options struct {
 	Clients  int // phones in the long conversation
 	Messages int // messages in the long conversation
 	Epochs   int // commits in contended-commits
-	Members  int // members in big-group, devices in large-library-group
+	Members  int // devices in large-library-group
 	Claims   int // claims in claims-two-servers
 
 	Writers     int           // accounts that write at once in live
@@ -277,22 +277,4 @@ func (w *World) Restart(ctx context.Context, settings map[string]string) error {
 		return err
 	}
 	return w.Server.Start(ctx, settings)
-}
-
-// Expire moves the expiry of a call's record one minute into the past. The model and the ledger
-// then treat its key as new.
-func (w *World) Expire(ctx context.Context, who *xrpc.Account, call xrpc.Call) error {
-	rows, err := w.Server.age(ctx, `
-		UPDATE idempotency_keys
-		SET created_at = created_at - (expires_at - now()) - interval '1 minute', expires_at = now() - interval '1 minute'
-		WHERE caller_did = $1 AND nsid = $2 AND key = $3`, who.DID.String(), call.Method.String(), call.Key)
-	if err != nil {
-		return err
-	}
-	if rows != 1 {
-		return fmt.Errorf("%s has %d records under its key", call.Method, rows)
-	}
-	w.ledger.Expired(who, call)
-	w.Model.Expired(call)
-	return nil
 }

@@ -84,13 +84,6 @@ func LeaveCall(convo, key string) Call {
 		&mlsapi.LeaveConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
 }
 
-// DeclineCall makes the caller leave and block its inviter.
-func DeclineCall(convo, key string) Call {
-	block := true
-	return Procedure(mlsapi.NSIDLeaveConvo, convo, key,
-		&mlsapi.LeaveConvoInput{ConvoID: convo, Block: &block, IdempotencyKey: optional(key)})
-}
-
 // RemoveCall removes a member by a staged commit.
 func RemoveCall(convo string, target syntax.DID, staged *mlsclient.Staged, key string) Call {
 	return Procedure(mlsapi.NSIDLeaveConvo, convo, key, &mlsapi.LeaveConvoInput{
@@ -134,26 +127,6 @@ func CursorCall(convo string, seq int64) Call {
 	return Procedure(mlsapi.NSIDUpdateCursor, convo, "", &mlsapi.UpdateCursorInput{ConvoID: convo, Seq: seq})
 }
 
-// ProgressCall reports how far the caller has read, and how far a device has received.
-func ProgressCall(convo string, read, delivered int64) Call {
-	return Procedure(mlsapi.NSIDUpdateCursor, convo, "",
-		&mlsapi.UpdateCursorInput{ConvoID: convo, Seq: read, Delivered: &delivered})
-}
-
-// CursorsCall lists how far the members of a convo are.
-func CursorsCall(convo string) Call { return query(mlsapi.NSIDGetCursors, convo, "") }
-
-// SignalCall sends a signal, which the server does not keep.
-func SignalCall(convo string, payload []byte) Call {
-	return Procedure(mlsapi.NSIDSendSignal, convo, "", &mlsapi.SendSignalInput{ConvoID: convo, Payload: payload})
-}
-
-// ShareCursorsCall says who sees the caller's cursors.
-func ShareCursorsCall(with, key string) Call {
-	return Procedure(mlsapi.NSIDSetCursorPolicy, "", key,
-		&mlsapi.SetCursorPolicyInput{ShareCursors: with, IdempotencyKey: optional(key)})
-}
-
 // ReportEpochCall reports the epoch that a device has entered. groupInfo can be nil.
 func ReportEpochCall(convo string, epoch uint64, authenticatorHash, groupInfo []byte) Call {
 	return Procedure(mlsapi.NSIDReportEpoch, convo, "", &mlsapi.ReportEpochInput{
@@ -193,13 +166,6 @@ func SetPolicyCall(policy, key string) Call {
 func RegisterCall(device, address, key string) Call {
 	return Procedure(mlsapi.NSIDRegisterPushTarget, "", key, &mlsapi.RegisterPushTargetInput{
 		DeviceID: device, Kind: mlsapi.RegisterPushTargetInputKindWebhook, URL: &address, IdempotencyKey: optional(key),
-	})
-}
-
-// UnregisterCall removes a device's push target.
-func UnregisterCall(device, key string) Call {
-	return Procedure(mlsapi.NSIDUnregisterPushTarget, "", key, &mlsapi.UnregisterPushTargetInput{
-		DeviceID: device, IdempotencyKey: optional(key),
 	})
 }
 
@@ -300,11 +266,6 @@ func ConsistencyCall(convo string, from, size int64) Call {
 // ConvosCall lists the caller's convos after a cursor.
 func ConvosCall(cursor string, limit int) Call {
 	return query(mlsapi.NSIDGetConvos, "", "", "cursor", cursor, "limit", strconv.Itoa(limit))
-}
-
-// RequestsCall lists the convos that are requests, or the other convos.
-func RequestsCall(requests bool, limit int) Call {
-	return query(mlsapi.NSIDGetConvos, "", "", "requests", strconv.FormatBool(requests), "limit", strconv.Itoa(limit))
 }
 
 // BlocksCall lists the accounts that the caller blocks.

@@ -46,9 +46,6 @@ type Answer struct {
 // Replayed reports whether the server marked this answer as a replay.
 func (a Answer) Replayed() bool { return a.Header.Get("X-Idempotency-Replay") == "true" }
 
-// ExpiredKey reports whether an answer says that its key was used before and has expired.
-func ExpiredKey(h http.Header) bool { return h.Get("X-Idempotency-Expired") == "true" }
-
 // CallError is an answer that is not 2xx.
 type CallError struct {
 	Method  syntax.NSID
@@ -56,11 +53,6 @@ type CallError struct {
 	Name    string
 	Message string
 	Header  http.Header
-	// Seq is the place of the commit that won, in an EpochMismatch. A PDS does not forward it.
-	Seq int64
-	// ProcessingStartedAt is when the running request began, in a RequestInProgress of
-	// completeAttachment.
-	ProcessingStartedAt string
 }
 
 func (e *CallError) Error() string {
@@ -170,17 +162,12 @@ func (c *Client) Once(ctx context.Context, who *Account, call Call) (_ Answer, e
 
 // ReadError makes a CallError of an answer that is not 2xx.
 func ReadError(method syntax.NSID, resp *http.Response, body []byte) *CallError {
-	var named struct {
-		Error, Message, ProcessingStartedAt string
-		Seq                                 int64
-	}
+	var named struct{ Error, Message string }
 	if err := json.Unmarshal(body, &named); err != nil || named.Error == "" {
 		named.Error, named.Message = "not an XRPC error", string(body[:min(len(body), 200)])
 	}
-	return &CallError{
-		Method: method, Status: resp.StatusCode, Name: named.Error, Message: named.Message, Header: resp.Header,
-		Seq: named.Seq, ProcessingStartedAt: named.ProcessingStartedAt,
-	}
+	return &CallError{Method: method, Status: resp.StatusCode, Name: named.Error, Message: named.Message,
+		Header: resp.Header}
 }
 
 // Drain reads the rest of an answer and closes it, so that its connection can be used again.

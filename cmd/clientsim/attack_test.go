@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -32,7 +30,6 @@ func TestAttackRefuses(t *testing.T) {
 		`no attack "nonsense"`: {"nonsense"},
 		"must be positive":     {"bodies", "--for", "0s"},
 		"/no/such/mlsd":        {"bodies", "--mlsd", "/no/such/mlsd"},
-		"comes twice":          {"bodies", "--mlsd", "a=/x,a=/y"},
 	} {
 		err := run(t.Context(), append([]string{"clientsim", "attack"}, args...), io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -42,38 +39,27 @@ func TestAttackRefuses(t *testing.T) {
 }
 
 // An attack with small bounds measures a real server. It needs more memory than it may, which is an
-// error. The report is still written.
+// error.
 func TestAttack(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("boots servers")
 	}
-	file := filepath.Join(t.TempDir(), "report.json")
 	var out bytes.Buffer
 	err := run(t.Context(), []string{
 		"clientsim", "attack", "groupinfo", "--leaves", "48", "--memory", "1", "--mlsd", testbedtest.Binary(t),
-		"--calm", "500ms", "--for", "2s", "--after", "0s", "--json", file,
+		"--calm", "500ms", "--for", "2s", "--after", "0s",
 	}, &out, io.Discard)
 	if !errors.Is(err, errNotWithstood) {
 		t.Errorf("run = %v, want errNotWithstood\n%s", err, out.String())
 	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var report attack.Report
-	if err := json.Unmarshal(content, &report); err != nil || len(report.Results) != 1 || report.Withstood() {
-		t.Fatalf("report %s: %v", content, err)
-	}
-	const before = 0 // the first phase
-	for _, r := range report.Results {
-		if r.Attempts == 0 || len(r.Answers) == 0 || r.Memory == 0 {
-			t.Errorf("%s: %d attempts, answers %v, %d bytes of memory", r.Attack, r.Attempts, r.Answers, r.Memory)
-		}
-		for _, name := range []string{"send", "getConvos", "newcomer", "WebSocket", "event stream", "push"} {
-			if f := r.Honest[name][before]; f.Count == 0 || f.Success != 1 {
-				t.Errorf("%s: %s before the attack: %+v\n%s", r.Attack, name, f, out.String())
-			}
+	for _, want := range []string{
+		`send +\d+ +100%`, `getConvos +\d+ +100%`, `newcomer +\d+ +100%`, `WebSocket +\d+ +100%`,
+		`event stream +\d+ +100%`, `push +\d+ +100%`, `answers to the attacker, by status \(0: none\): .*\d+ × \d+`,
+		`FAILED memory: \d\d+ MiB, at most 1 MiB`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("no %q in the report:\n%s", want, out.String())
 		}
 	}
 }

@@ -12,14 +12,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v3"
 
 	"mlsd/clientsim/scenario"
-	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -42,6 +40,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 }
 
 func command(out, progress io.Writer) *cli.Command {
+	config := scenario.Config{Progress: progress}
+	o := &config.Options
 	return &cli.Command{
 		Name:      "clientsim",
 		Usage:     "play simulated MLS clients against mlsd and check its promises",
@@ -50,39 +50,44 @@ func command(out, progress io.Writer) *cli.Command {
 		// The caller prints the error and exits.
 		ExitErrHandler: func(context.Context, *cli.Command, error) {},
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "server", Usage: "`URL` of a running server; default: one is started"},
-			&cli.StringFlag{Name: "service-did", Value: xrpc.DefaultServiceDID,
+			&cli.StringFlag{Name: "server", Destination: &config.Server,
+				Usage: "`URL` of a running server; default: one is started"},
+			&cli.StringFlag{Name: "service-did", Value: xrpc.DefaultServiceDID, Destination: &config.ServiceDID,
 				Usage: "the server's `DID`, the audience of the tokens"},
-			&cli.StringFlag{Name: "plc-listen", Value: "127.0.0.1:0",
+			&cli.StringFlag{Name: "plc-listen", Value: "127.0.0.1:0", Destination: &config.PLCListen,
 				Usage: "`ADDR` of the simulator's PLC directory; the server must use it (MLSD_PLC_URL)"},
-			&cli.StringFlag{Name: "mlsd",
+			&cli.StringFlag{Name: "mlsd", Destination: &config.Binary,
 				Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
-			&cli.StringFlag{Name: "scenario", Usage: "`NAME[,NAME]` of the scenarios to play; default: all"},
+			&cli.StringSliceFlag{Name: "scenario", Destination: &config.Scenarios,
+				Usage: "`NAME[,NAME]` of the scenarios to play; default: all"},
 			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one, which is printed"},
-			&cli.IntFlag{Name: "clients", Value: 8, Usage: "phones in the long conversation"},
-			&cli.IntFlag{Name: "messages", Value: 200, Usage: "messages in the long conversation"},
-			&cli.IntFlag{Name: "epochs", Value: 20, Usage: "commits in contended-commits"},
-			&cli.IntFlag{Name: "members", Value: 40, Usage: "members in big-group, devices in large-library-group"},
-			&cli.IntFlag{Name: "claims", Value: 400, Usage: "claims in claims-two-servers"},
-			&cli.IntFlag{Name: "writers", Value: 4, Usage: "accounts that write at once in live"},
-			&cli.IntFlag{Name: "convos", Value: 20, Usage: "convos in live"},
-			&cli.IntFlag{Name: "subscribers", Value: 12, Usage: "subscribers in live"},
-			&cli.DurationFlag{Name: "for", Value: 5 * time.Second,
+			&cli.IntFlag{Name: "clients", Value: 8, Destination: &o.Clients, Usage: "phones in the long conversation"},
+			&cli.IntFlag{Name: "messages", Value: 200, Destination: &o.Messages, Usage: "messages in the long conversation"},
+			&cli.IntFlag{Name: "epochs", Value: 20, Destination: &o.Epochs, Usage: "commits in contended-commits"},
+			&cli.IntFlag{Name: "members", Value: 40, Destination: &o.Members, Usage: "devices in large-library-group"},
+			&cli.IntFlag{Name: "claims", Value: 400, Destination: &o.Claims, Usage: "claims in claims-two-servers"},
+			&cli.IntFlag{Name: "writers", Value: 4, Destination: &o.Writers, Usage: "accounts that write at once in live"},
+			&cli.IntFlag{Name: "convos", Value: 20, Destination: &o.Convos, Usage: "convos in live"},
+			&cli.IntFlag{Name: "subscribers", Value: 12, Destination: &o.Subscribers, Usage: "subscribers in live"},
+			&cli.DurationFlag{Name: "for", Value: 5 * time.Second, Destination: &o.For,
 				Usage: "how long live and network go on, and a turn of network-growth"},
-			&cli.IntFlag{Name: "rate",
+			&cli.IntFlag{Name: "rate", Destination: &o.Rate,
 				Usage: "messages a second in live, and steps in network; default: as many as possible, and 20"},
-			&cli.BoolFlag{Name: "calm", Usage: "live without faults and roster changes, to measure"},
-			&cli.IntFlag{Name: "uploads", Value: 60, Usage: "uploads in attachments"},
-			&cli.IntFlag{Name: "people", Value: 60, Usage: "people in network"},
-			&cli.FloatSliceFlag{Name: "cores",
+			&cli.BoolFlag{Name: "calm", Destination: &o.Calm, Usage: "live without faults and roster changes, to measure"},
+			&cli.IntFlag{Name: "uploads", Value: 60, Destination: &o.Uploads, Usage: "uploads in attachments"},
+			&cli.IntFlag{Name: "people", Value: 60, Destination: &o.People, Usage: "people in network"},
+			&cli.FloatSliceFlag{Name: "cores", Destination: &o.Cores,
 				Usage: "`DATABASE,SERVER`: the cores of each database and of each server in network-growth, such as 0.4,0.1"},
-			&cli.StringFlag{Name: "agents", Usage: "`FOLDER` with agents of other MLS libraries, for mls-libraries"},
-			&cli.StringFlag{Name: "upgrade",
+			&cli.StringFlag{Name: "agents", Destination: &o.Agents,
+				Usage: "`FOLDER` with agents of other MLS libraries, for mls-libraries"},
+			&cli.StringSliceFlag{Name: "upgrade", Destination: &o.Upgrade,
 				Usage: "`PATH[,PATH]` of the servers that replace --mlsd in rolling-upgrade, one after the other"},
-			&cli.IntFlag{Name: "failovers", Value: 2,
+			&cli.IntFlag{Name: "failovers", Value: 2, Destination: &o.Failovers,
 				Usage: "how often the primary fails in failover and failover-async, and each fault happens in patroni"},
-			&cli.StringFlag{Name: "patroni", Usage: "`FOLDER` of the files with which patroni is configured, for patroni"},
-			&cli.StringFlag{Name: "fault", Usage: "`NAME[,NAME]` of the faults in patroni; default: all"},
+			&cli.StringFlag{Name: "patroni", Destination: &o.Patroni,
+				Usage: "`FOLDER` of the files with which patroni is configured, for patroni"},
+			&cli.StringSliceFlag{Name: "fault", Destination: &o.Faulty,
+				Usage: "`NAME[,NAME]` of the faults in patroni; default: all"},
 			&cli.BoolFlag{Name: "json", Usage: "print the report as JSON"},
 			&cli.BoolFlag{Name: "list", Usage: "list the scenarios and exit"},
 		},
@@ -93,7 +98,8 @@ func command(out, progress io.Writer) *cli.Command {
 			if c.Bool("list") {
 				return list(out)
 			}
-			return play(ctx, c, out, progress)
+			config.Seed = seedOf(c)
+			return play(ctx, config, c.Bool("json"), out)
 		},
 		Commands: []*cli.Command{
 			measure(out, progress), attacks(out, progress), tortures(out, progress), soaks(out, progress),
@@ -110,32 +116,11 @@ func list(out io.Writer) error {
 	return nil
 }
 
-func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
-	config := scenario.Config{
-		Options: testbed.Options{
-			Seed: seedOf(c), Clients: c.Int("clients"), Messages: c.Int("messages"),
-			Epochs: c.Int("epochs"), Members: c.Int("members"), Claims: c.Int("claims"),
-			Writers: c.Int("writers"), Convos: c.Int("convos"), Subscribers: c.Int("subscribers"), For: c.Duration("for"),
-			Rate: c.Int("rate"), Calm: c.Bool("calm"),
-			Uploads: c.Int("uploads"), People: c.Int("people"), Agents: c.String("agents"), Failovers: c.Int("failovers"),
-			Patroni: c.String("patroni"), Cores: c.FloatSlice("cores"),
-		},
-		Server: c.String("server"), ServiceDID: c.String("service-did"),
-		PLCListen: c.String("plc-listen"), Binary: c.String("mlsd"), Progress: progress,
-	}
-	if names := c.String("fault"); names != "" {
-		config.Faulty = strings.Split(names, ",")
-	}
-	if paths := c.String("upgrade"); paths != "" {
-		config.Upgrade = strings.Split(paths, ",")
-	}
-	if names := c.String("scenario"); names != "" {
-		config.Scenarios = strings.Split(names, ",")
-	}
+func play(ctx context.Context, config scenario.Config, asJSON bool, out io.Writer) error {
 	report, err := scenario.Run(ctx, config)
 	if report != nil {
 		write := report.WriteTable
-		if c.Bool("json") {
+		if asJSON {
 			write = report.WriteJSON
 		}
 		err = errors.Join(err, write(out))

@@ -59,7 +59,7 @@ func TestBrokenPromisesAreAnError(t *testing.T) {
 	}))
 	defer server.Close()
 	var out bytes.Buffer
-	args := []string{"clientsim", "--server", server.URL, "--seed", "7", "--scenario", "no-key,killed-after-commit"}
+	args := []string{"clientsim", "--server", server.URL, "--seed", "7", "--scenario", "verified-log,killed-after-commit"}
 	if err := run(t.Context(), args, &out, io.Discard); !errors.Is(err, errBroken) {
 		t.Errorf("run = %v, want errBroken", err)
 	}

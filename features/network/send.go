@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/features/outgoing"
 	"mlsd/idem"
 	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
@@ -31,12 +31,25 @@ const (
 	// up to lastDelay.
 	firstDelay = 2 * time.Second
 	lastDelay  = time.Hour
+
+	// allCalls bounds the simultaneous calls of one node; perHome bounds the simultaneous calls of
+	// one service.
+	allCalls = 32
+	perHome  = 4
 	// databaseTimeout bounds each statement of a round.
 	databaseTimeout = 5 * time.Second
 	// takeOverAfterLease is how long after the lease of a job's record has expired another worker
 	// takes the job.
 	takeOverAfterLease = 5 * time.Second
 )
+
+// newPool returns the places for calls of services. A service whose last call failed, or that was
+// never called, has one call at a time, and all such services have half the places. A service that
+// does not answer is not called for a second. This time doubles with each failure, up to 5 minutes.
+func newPool() *outgoing.Pool {
+	return &outgoing.Pool{Name: "invitations", Size: allCalls, Unproven: allCalls / 2, Trial: 1, Failures: 1,
+		FirstOpen: time.Second, LastOpen: 5 * time.Minute, Timeout: callTimeout}
+}
 
 // Kind is what a service tells another about an invitation.
 type Kind string
@@ -74,7 +87,9 @@ type SenderConfig struct {
 // Senders skip rows that another has locked.
 type Sender struct {
 	cfg     SenderConfig
-	homes   *homes
+	places  *outgoing.Places // by the service that is called
+	pool    *outgoing.Pool
+	jobs    *outgoing.Queue
 	freed   worker.Signal // a call has ended
 	running sync.WaitGroup
 }
@@ -84,13 +99,12 @@ func NewSender(c SenderConfig) *Sender {
 	if c.Operation.NSID == "" {
 		c.Operation = idem.Invitation
 	}
-	if c.Jitter == nil {
-		c.Jitter = rand.N[time.Duration]
-	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Sender{cfg: c, homes: newHomes(c.Now, c.Jitter), freed: worker.NewSignal()}
+	return &Sender{cfg: c, places: outgoing.NewPlaces(c.Now, 0, perHome), pool: newPool(), freed: worker.NewSignal(),
+		jobs: &outgoing.Queue{Job: "an invitation", Writes: c.Writes, Operation: c.Operation, Log: c.Log, Faults: c.Faults,
+			FirstDelay: firstDelay, LastDelay: lastDelay, Factor: 2, Jitter: c.Jitter}}
 }
 
 // Run works until ctx ends. Then it waits for the running calls, which end with ctx. It looks for
@@ -159,19 +173,19 @@ var due string
 func (w *Sender) round(ctx, calls context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
-	jobs, err := pgpool.Collect(ctx, w.cfg.DB, pgx.RowToStructByPos[job], due, perHome, w.homes.paused(), 2*allCalls,
-		w.homes.proven())
+	proven, paused := w.places.Hosts(w.pool)
+	jobs, err := pgpool.Collect(ctx, w.cfg.DB, pgx.RowToStructByPos[job], due, perHome, paused, 2*allCalls, proven)
 	if err != nil {
 		return fmt.Errorf("look for invitations: %w", err)
 	}
 	for _, j := range jobs {
-		proven, ok := w.homes.acquire(j.Service)
-		if !ok {
+		place, verdict, _ := w.places.Acquire(outgoing.Call{Pool: w.pool, Host: j.Service.String()})
+		if verdict != outgoing.Admitted {
 			continue
 		}
 		taken, err := w.take(ctx, j)
 		if err != nil || !taken {
-			w.homes.release(j.Service, proven, false, false)
+			place.Release()
 			if err != nil {
 				return err
 			}
@@ -180,8 +194,8 @@ func (w *Sender) round(ctx, calls context.Context) error {
 		j.Attempt++
 		j.Version++
 		w.running.Go(func() {
-			called, answered := w.attempt(calls, j)
-			w.homes.release(j.Service, proven, called, answered)
+			w.attempt(calls, j, place)
+			place.Release()
 			w.freed.Send()
 		})
 	}
@@ -206,80 +220,67 @@ func (w *Sender) take(ctx context.Context, j job) (taken bool, err error) {
 	return taken, nil
 }
 
-// retryError ends an attempt that is to be repeated.
-type retryError struct{ cause error }
-
-func (e *retryError) Error() string { return "to be tried again: " + e.cause.Error() }
-func (e *retryError) Unwrap() error { return e.cause }
-
-// attempt makes one attempt at a job that this worker has taken. It reports whether the service was
-// called, and whether the service answered.
-func (w *Sender) attempt(ctx context.Context, j job) (called, answered bool) {
+// attempt makes one attempt at a job that this worker has taken.
+func (w *Sender) attempt(ctx context.Context, j job, place outgoing.Place) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout+2*databaseTimeout)
 	defer cancel()
-	err := w.cfg.Faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDInvitation)
-	if err == nil {
-		_, err = w.cfg.Writes.Run(ctx, idem.Request{
-			Caller: "mlsd", NSID: w.cfg.Operation.NSID, Key: j.key(), Life: w.cfg.Operation.Life,
-			Lease: w.cfg.Operation.Lease, Input: idem.Content{{Name: "job", JSON: []byte(`"` + j.key() + `"`)}},
-		}, func(ctx context.Context, _ int64) (done idem.Done, err error) {
-			called = true
-			done, answered, err = w.work(ctx, j)
-			return done, err
-		})
-	}
-	retry, isRetry := errors.AsType[*retryError](err)
-	running, isRunning := errors.AsType[*idem.RunningError](err)
-	switch {
-	case err == nil:
-		return called, answered
-	case isRetry:
-		w.cfg.Metrics.InvitationSent("retry")
-		err = w.postpone(ctx, j, w.delay(j.Attempt, retry.cause), retry.cause.Error())
-	case isRunning: // the job's last worker is late, but its lease has not expired
-		err = w.postpone(ctx, j, running.Left, "")
-	case errors.Is(err, idem.ErrLeaseLost):
-		w.cfg.Log.WarnContext(ctx, "an invitation was taken over", "job", j.ID)
-		return called, answered
-	}
-	if err != nil {
-		w.cfg.Log.ErrorContext(ctx, "an invitation is left for another worker", "job", j.ID, "error", err)
-	}
-	return called, answered
+	w.jobs.Make(ctx, outgoing.Attempt{
+		Key: j.key(), Number: j.Attempt,
+		Work: func(ctx context.Context) (outgoing.Ended, error) { return w.work(ctx, j, place) },
+		Postpone: func(ctx context.Context, delay time.Duration, reason string) error {
+			return w.postpone(ctx, j, delay, reason)
+		},
+	})
 }
 
-// work makes the call and returns its outcome. answered reports whether the service works.
-func (w *Sender) work(ctx context.Context, j job) (done idem.Done, answered bool, err error) {
-	err = w.cfg.Network.call(ctx, j.Service, nsid.DeliverInvitation, j.delivery())
+// work makes the call and returns its outcome.
+func (w *Sender) work(ctx context.Context, j job, place outgoing.Place) (outgoing.Ended, error) {
+	err := w.cfg.Network.call(ctx, j.Service, nsid.DeliverInvitation, j.delivery())
+	refused, isRefused := errors.AsType[*refusedError](err)
 	busy, isBusy := errors.AsType[*busyError](err)
+	if err == nil || isRefused || isBusy && busy.works {
+		place.Report(outgoing.Succeeded)
+	} else {
+		place.Report(outgoing.Failed)
+	}
 	switch {
 	case err == nil:
-		return w.end(j, idem.Success, "done", ""), true, nil
-	case errors.As(err, new(*refusedError)):
-		return w.end(j, idem.Failure, "dead", err.Error()), true, nil
+		return w.end(j, idem.Success, "done", ""), nil
+	case isRefused:
+		return w.end(j, idem.Failure, "dead", refused.Error()), nil
 	}
-	return idem.Done{}, isBusy && busy.works, &retryError{err}
+	w.cfg.Metrics.InvitationSent("retry")
+	retry := &outgoing.Retry{Cause: err}
+	if isBusy {
+		retry.After = busy.after
+	}
+	return outgoing.Ended{}, retry
 }
 
 // end returns the effect that ends a job. The fence of the job's record also protects the row.
-func (w *Sender) end(j job, outcome idem.Outcome, state, reason string) idem.Done {
-	return idem.Done{Outcome: outcome, Response: []byte(state), Effect: func(ctx context.Context, tx pgx.Tx) error {
+func (w *Sender) end(j job, outcome idem.Outcome, state, reason string) outgoing.Ended {
+	ended := false
+	effect := func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
 			UPDATE sent_invitations
 			SET state = $3, ended_at = clock_timestamp(), last_error = coalesce(nullif($4, ''), last_error),
 				version = version + 1
-			WHERE id = $1 AND kind = $2 AND state = 'sending'`, j.ID, string(j.Kind), state, clip(reason))
+			WHERE id = $1 AND kind = $2 AND state = 'sending'`, j.ID, string(j.Kind), state, outgoing.Clip(reason))
 		if err != nil {
 			return fmt.Errorf("end the invitation: %w", err)
 		}
-		if tag.RowsAffected() == 0 { // the row has another kind, or the person was erased
+		if ended = tag.RowsAffected() > 0; !ended { // the row has another kind, or the person was erased
 			return nil
 		}
-		w.cfg.Metrics.InvitationSent(state)
 		if j.Kind != Invited || outcome == idem.Success {
 			return nil
 		}
 		return welcome.Refused(ctx, tx, j.ConvoID, j.Inviter, j.DID, j.Epoch)
+	}
+	return outgoing.Ended{Done: idem.Done{Outcome: outcome, Response: []byte(state), Effect: effect}, Committed: func() {
+		if ended {
+			w.cfg.Metrics.InvitationSent(state)
+		}
 	}}
 }
 
@@ -292,19 +293,6 @@ func (w *Sender) postpone(ctx context.Context, j job, delay time.Duration, reaso
 		UPDATE sent_invitations
 		SET next_attempt_at = clock_timestamp() + $3::interval, last_error = coalesce(nullif($4, ''), last_error)
 		WHERE id = $1 AND state = 'sending' AND version = $2`,
-		j.ID, j.Version, delay, clip(reason))
+		j.ID, j.Version, delay, reason)
 	return errs.Wrap(err, "postpone the invitation")
 }
-
-// delay is how long to wait after an attempt: back-off with full jitter, and at least the pause
-// that the service asks for.
-func (w *Sender) delay(attempt int, cause error) time.Duration {
-	delay := w.cfg.Jitter(min(firstDelay<<min(attempt-1, 16), lastDelay))
-	if busy, ok := errors.AsType[*busyError](cause); ok {
-		delay = max(delay, busy.after)
-	}
-	return delay
-}
-
-// clip shortens another service's text, and makes it text that the database accepts.
-func clip(reason string) string { return pgpool.Storable(reason[:min(len(reason), 200)]) }

@@ -14,10 +14,9 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/outgoing"
 	"mlsd/idem"
 	"mlsd/internal/errs"
-	"mlsd/internal/failpoint"
-	"mlsd/internal/pgpool"
 	"mlsd/internal/ssrf"
 	"mlsd/internal/tracing"
 )
@@ -54,70 +53,40 @@ func (e *callError) Error() string {
 	return e.reason
 }
 
-// retryError ends an attempt that is to be repeated.
-type retryError struct{ cause error }
-
-func (e *retryError) Error() string { return "to be tried again: " + e.cause.Error() }
-func (e *retryError) Unwrap() error { return e.cause }
-
 // Final states of a job.
 const (
 	done = "done"
 	dead = "dead"
 )
 
-// content is compared with the job's record. It is the same in every version of the server, because
-// another version may make the next attempt.
-func (j Job) content() idem.Content {
-	return idem.Content{{Name: "job", JSON: []byte(`"` + j.ID.String() + `"`)}}
-}
-
-// attempt makes one attempt at a job that this worker has taken. Errors other than the call's leave
-// the job unchanged. Another worker takes the job once it is overdue.
+// attempt makes one attempt at a job that this worker has taken.
 func (w *Worker) attempt(ctx context.Context, j Job) {
-	ctx, cancel := context.WithTimeout(ctx, w.timeouts[Kind(j.place.pool)]+2*databaseTimeout)
+	ctx, cancel := context.WithTimeout(ctx, j.place.Pool.Timeout+2*databaseTimeout)
 	defer cancel()
 	ctx, span := tracing.Follow(ctx, "push", w.cfg.Tracer.MakerOf(j.ID))
 	defer span.End()
 	span.Number("push.attempt", j.attempt)
-	err := w.cfg.Faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDPush)
-	if err == nil {
-		_, err = w.cfg.Writes.Run(ctx, idem.Request{
-			Caller: "mlsd", NSID: w.cfg.Operation.NSID, Key: j.ID.String(), Life: w.cfg.Operation.Life,
-			Lease: w.cfg.Operation.Lease,
-			Input: j.content(),
-		}, func(ctx context.Context, _ int64) (idem.Done, error) { return w.work(ctx, j) })
-	}
-	var retry *retryError
-	var running *idem.RunningError
-	switch {
-	case err == nil:
-		return
-	case errors.As(err, &retry):
-		err = w.postpone(ctx, j, w.delay(j.attempt, retry.cause), retry.cause.Error())
-	case errors.As(err, &running): // the job's last worker is late, but its lease has not expired
-		err = w.postpone(ctx, j, running.Left, "")
-	case errors.Is(err, idem.ErrLeaseLost):
-		w.cfg.Log.WarnContext(ctx, "a push job was taken over", "job", j.ID)
-		return
-	}
-	if err != nil {
-		w.cfg.Log.ErrorContext(ctx, "a push job is left for another worker", "job", j.ID, "error", err)
-	}
+	w.jobs.Make(ctx, outgoing.Attempt{
+		Key: j.ID.String(), Number: j.attempt,
+		Work: func(ctx context.Context) (outgoing.Ended, error) { return w.work(ctx, j) },
+		Postpone: func(ctx context.Context, delay time.Duration, reason string) error {
+			return w.postpone(ctx, j, delay, reason)
+		},
+	})
 }
 
 // work makes the call and returns its outcome.
-func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
+func (w *Worker) work(ctx context.Context, j Job) (outgoing.Ended, error) {
 	t, found, err := w.target(ctx, j)
 	if err != nil {
-		return idem.Done{}, &retryError{err}
+		return outgoing.Ended{}, &outgoing.Retry{Cause: err}
 	}
 	if !found {
 		return w.end(j, idem.Success, done, "the device is not registered any more"), nil
 	}
 	withheld, err := w.cfg.Withheld(ctx, []syntax.DID{j.DID})
 	if err != nil {
-		return idem.Done{}, &retryError{err}
+		return outgoing.Ended{}, &outgoing.Retry{Cause: err}
 	}
 	if len(withheld) > 0 { // a client that returns reads what it has missed without a push
 		return w.end(j, idem.Success, done, "the account may not use the service now"), nil
@@ -130,8 +99,8 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 		d.Effect = both(d.Effect, miss(j))
 		return d, nil
 	}
-	if pool(t.Kind) != j.place.pool || t.host() != j.place.host { // the call would not be counted
-		return idem.Done{}, &retryError{errors.New("the device was registered anew")}
+	if w.pools.of(t) != j.place.Call { // the call would not be counted
+		return outgoing.Ended{}, &outgoing.Retry{Cause: errors.New("the device was registered anew")}
 	}
 	err = w.call(ctx, j, t)
 	answer := &callError{}
@@ -153,7 +122,7 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 	if j.attempt >= maxAttempts && ctx.Err() == nil {
 		return w.end(j, idem.Failure, dead, err.Error()), nil
 	}
-	return idem.Done{}, &retryError{err}
+	return outgoing.Ended{}, &outgoing.Retry{Cause: err, After: afterOf(err)}
 }
 
 func (w *Worker) call(ctx context.Context, j Job, t Target) error {
@@ -161,7 +130,7 @@ func (w *Worker) call(ctx context.Context, j Job, t Target) error {
 	if p == nil {
 		return fmt.Errorf("this node cannot call %s", t.Kind)
 	}
-	limited, cancel := context.WithTimeout(ctx, w.timeouts[t.Kind])
+	limited, cancel := context.WithTimeout(ctx, j.place.Pool.Timeout)
 	defer cancel()
 	limited, span := tracing.StartCall(limited, "push call")
 	defer span.End()
@@ -171,19 +140,27 @@ func (w *Worker) call(ctx context.Context, j Job, t Target) error {
 		span.Failed("not delivered")
 	}
 	if ctx.Err() == nil {
-		w.limits.report(j.place, resultOf(err))
+		j.place.Report(resultOf(err))
 	}
 	return err
 }
 
+// afterOf returns the delay that the receiver asks for, or 0.
+func afterOf(err error) time.Duration {
+	if answer, ok := errors.AsType[*callError](err); ok {
+		return answer.after
+	}
+	return 0
+}
+
 // resultOf returns what the outcome of a call says about the host. If a working server answers, the
 // host works, and the answer concerns only the target.
-func resultOf(err error) result {
+func resultOf(err error) outgoing.Result {
 	var answer *callError
 	if err == nil || errors.As(err, &answer) && answer.outcome != failing {
-		return succeeded
+		return outgoing.Succeeded
 	}
-	return failed
+	return outgoing.Failed
 }
 
 // Reasons why a call failed, in metrics. Their number is bounded, because a receiver cannot add
@@ -246,22 +223,23 @@ func both(first, second effect) effect {
 
 // end returns the effect that ends a job. The fence of the job's idempotency record also protects
 // the row, so the effect does not compare the version.
-func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) idem.Done {
-	return idem.Done{Outcome: outcome, Response: []byte(state), Effect: func(ctx context.Context, tx pgx.Tx) error {
+func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) outgoing.Ended {
+	effect := func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
 			UPDATE push_jobs
 			SET state = $3, ended_at = clock_timestamp(), last_error = coalesce(nullif($4, ''), last_error), version = version +
 				1
-			WHERE did = $1 AND id = $2 AND state = 'sending'`, j.DID, j.ID, state, clip(reason))
+			WHERE did = $1 AND id = $2 AND state = 'sending'`, j.DID, j.ID, state, outgoing.Clip(reason))
 		if err != nil {
 			return fmt.Errorf("end the job: %w", err)
 		}
 		if tag.RowsAffected() != 1 {
 			return fmt.Errorf("end the job: it is not being sent")
 		}
-		w.cfg.Metrics.PushEnded(state)
 		return nil
-	}}
+	}
+	return outgoing.Ended{Done: idem.Done{Outcome: outcome, Response: []byte(state), Effect: effect},
+		Committed: func() { w.cfg.Metrics.PushEnded(state) }}
 }
 
 // deleteTarget deletes a target that no longer exists, unless the device has registered since. It
@@ -301,7 +279,7 @@ func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reaso
 			ended_at = CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END,
 			next_attempt_at = clock_timestamp() + $6::interval, last_error = coalesce(nullif($7, ''), last_error)
 		WHERE did = $1 AND id = $2 AND state = 'sending' AND version = $4
-		RETURNING state = 'done'`, j.DID, j.ID, j.DeviceID, j.version, j.attempt, delay, clip(reason)).
+		RETURNING state = 'done'`, j.DID, j.ID, j.DeviceID, j.version, j.attempt, delay, reason).
 		Query(func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&superseded}, func() error { return nil })
 			return err
@@ -315,20 +293,6 @@ func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reaso
 	return nil
 }
 
-// delay is how long to wait after an attempt: back-off with full jitter, and at least the delay
-// that the receiver asks for.
-func (w *Worker) delay(attempt int, cause error) time.Duration {
-	longest := firstDelay
-	for range attempt - 1 {
-		longest = min(3*longest, lastDelay)
-	}
-	delay := w.cfg.Jitter(longest)
-	if answer := new(callError); errors.As(cause, &answer) {
-		delay = max(delay, min(answer.after, lastDelay))
-	}
-	return delay
-}
-
 // withoutURL removes the URL from an error of an HTTP client. The URL can contain a secret.
 func withoutURL(err error) error {
 	var u *url.Error
@@ -336,9 +300,4 @@ func withoutURL(err error) error {
 		return u.Err
 	}
 	return err
-}
-
-// clip shortens a receiver's text, and makes it text that the database accepts.
-func clip(reason string) string {
-	return pgpool.Storable(reason[:min(len(reason), 200)])
 }

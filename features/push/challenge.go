@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/outgoing"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
@@ -46,7 +47,7 @@ var errWrongAnswer = errors.New("the answer is not the challenge")
 type challenge struct {
 	target  Target
 	attempt int
-	place   place
+	place   outgoing.Place
 }
 
 // takeChallenges commits that this worker challenges the due targets for which there is a place.
@@ -67,33 +68,34 @@ func (w *Worker) takeChallenges(ctx context.Context) (taken []challenge, more bo
 		return nil, false, fmt.Errorf("look for challenges: %w", err)
 	}
 	for _, c := range due {
-		p, v, wait := w.limits.admit(place{pool: poolChallenge, did: c.target.DID, host: c.target.host()})
+		p, v, wait := w.pools.Acquire(outgoing.Call{Pool: w.pools.challenges, Caller: c.target.DID.String(),
+			Host: c.target.host()})
 		c.place = p
 		switch v {
-		case full:
+		case outgoing.Full:
 			return taken, false, nil
-		case busy:
+		case outgoing.Busy:
 			wait = busyDelay
-		case open:
+		case outgoing.Open:
 			if c.attempt >= maxChallenges {
 				if err := w.refute(ctx, c, errors.New(errOpen)); err != nil {
 					return taken, false, err
 				}
 				continue
 			}
-			wait = max(wait, w.delay(c.attempt+1, nil))
-		case admitted:
+			wait = max(wait, w.jobs.Delay(c.attempt+1, 0))
+		case outgoing.Admitted:
 			wait = challengeLease
 		}
-		counts := v == admitted || v == open
+		counts := v == outgoing.Admitted || v == outgoing.Open
 		won, err := w.schedule(ctx, c, wait, counts)
-		if v == admitted && (err != nil || !won) {
-			w.limits.release(p)
+		if v == outgoing.Admitted && (err != nil || !won) {
+			p.Release()
 		}
 		if err != nil {
 			return taken, false, err
 		}
-		if v == admitted && won {
+		if v == outgoing.Admitted && won {
 			c.attempt++
 			taken = append(taken, c)
 		}
@@ -116,7 +118,7 @@ func (w *Worker) schedule(ctx context.Context, c challenge, wait time.Duration, 
 // challenge makes one challenge and stores its outcome. If this fails, another worker repeats the
 // challenge once challengeLease is over.
 func (w *Worker) challenge(ctx context.Context, c challenge) {
-	ctx, cancel := context.WithTimeout(ctx, w.timeouts[KindWebhook]+databaseTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.pools.challenges.Timeout+databaseTimeout)
 	defer cancel()
 	cause := w.challengeOnce(ctx, c)
 	var err error
@@ -133,17 +135,17 @@ func (w *Worker) challenge(ctx context.Context, c challenge) {
 }
 
 func (w *Worker) challengeOnce(ctx context.Context, c challenge) error {
-	limited, cancel := context.WithTimeout(ctx, w.timeouts[KindWebhook])
+	limited, cancel := context.WithTimeout(ctx, w.pools.challenges.Timeout)
 	defer cancel()
 	err := w.cfg.Webhooks.challenge(limited, c.target)
 	switch {
 	case ctx.Err() != nil: // the server is stopping
-	case errors.Is(err, errWrongAnswer), err != nil && resultOf(err) != failed:
-		w.limits.report(c.place, answered)
+	case errors.Is(err, errWrongAnswer), err != nil && resultOf(err) != outgoing.Failed:
+		c.place.Report(outgoing.Answered)
 	case err != nil:
-		w.limits.report(c.place, failed)
+		c.place.Report(outgoing.Failed)
 	default:
-		w.limits.report(c.place, succeeded)
+		c.place.Report(outgoing.Succeeded)
 	}
 	return err
 }
@@ -197,7 +199,8 @@ func (w *Worker) refute(ctx context.Context, c challenge, cause error) error {
 		UPDATE push_targets
 		SET state = CASE WHEN $6 THEN 'failed' ELSE state END, challenge_at = CASE WHEN NOT $6 THEN now() + $7::interval END
 		WHERE did = $1 AND device_id = $2 AND address = $3 AND secret = $4 AND challenge_attempts = $5 AND state = 'pending'`,
-		c.target.DID, c.target.DeviceID, c.target.Address, c.target.Secret, c.attempt, last, w.delay(c.attempt, cause))
+		c.target.DID, c.target.DeviceID, c.target.Address, c.target.Secret, c.attempt, last,
+		w.jobs.Delay(c.attempt, afterOf(cause)))
 	if err != nil {
 		return fmt.Errorf("end a challenge: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"mlsd/events"
 	"mlsd/features/push"
+	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
 )
@@ -98,6 +99,28 @@ func (o *outcomes) PushEnded(outcome string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.n[outcome]++
+}
+
+// G15: an outcome is counted after the COMMIT that stores it. If the COMMIT fails, the job is tried
+// again, and counts once.
+func TestOutcomeIsCountedAfterTheCommit(t *testing.T) {
+	t.Parallel()
+	ended := &outcomes{n: map[string]int{}}
+	b := newBench(t, func(c *push.Config) { c.Metrics = ended })
+	if err := b.faults.Arm(failpoint.BeforeCommit, idem.NSIDPush, failpoint.Error); err != nil {
+		t.Fatal(err)
+	}
+	b.send("hello")
+	b.run()
+	if j := b.jobs()[0]; j.State != "sending" || ended.n["done"] != 0 {
+		t.Fatalf("after a failed COMMIT: %+v, counted %v", j, ended.n)
+	}
+	pgtest.Age(t, b.db, "idempotency_keys", time.Hour, "lease_expires_at")
+	pgtest.Age(t, b.db, "push_jobs", time.Hour, "next_attempt_at")
+	b.run()
+	if j := b.jobs()[0]; j.State != "done" || ended.n["done"] != 1 {
+		t.Errorf("after the COMMIT: %+v, counted %v", j, ended.n)
+	}
 }
 
 // A connected device is not called, neither while its job is deferred nor after.

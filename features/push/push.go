@@ -17,7 +17,7 @@
 // before the commits that it stands for.
 //
 // The job of a connected device is deferred: see outbox/calls.go. A webhook is called only after it has
-// answered a challenge: see challenge.go. queue.go and limits.go decide which due jobs are called,
+// answered a challenge: see challenge.go. queue.go and package outgoing decide which due jobs are called,
 // and when, so that receivers that hang delay nobody else.
 package push
 
@@ -26,6 +26,8 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
+
+	"mlsd/features/outgoing"
 )
 
 // Reasons for a call.
@@ -66,7 +68,8 @@ type Job struct {
 	attempt   int
 	version   int64
 	lastError string
-	place     place         // place at which its call counts
+	call      outgoing.Call // as what its call counts
+	place     outgoing.Place
 	wait      time.Duration // time until it is due again, if its host is not called
 }
 

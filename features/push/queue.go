@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/features/outgoing"
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
@@ -47,20 +48,20 @@ func (w *Worker) dispatch(ctx context.Context, fresh bool) (jobs []Job, more boo
 	var start, rest, back, failing []Job
 	left := map[string]int{} // by busy host; "" stands for unproven hosts and jobs without a host
 	for _, j := range w.queue.jobs {
-		if j.attempt >= maxAttempts {
-			j.place.pool = poolNone // the job ends without a call
+		if j.attempt >= maxAttempts { // the job ends without a call
+			j.call = outgoing.Call{Pool: w.pools.byKind[""]}
 		}
-		p, v, wait := w.limits.admit(j.place)
+		p, v, wait := w.pools.Acquire(j.call)
 		switch v {
-		case admitted:
+		case outgoing.Admitted:
 			j.place = p
 			start = append(start, j)
-		case open:
-			j.wait = max(wait, w.delay(j.attempt+1, nil))
+		case outgoing.Open:
+			j.wait = max(wait, w.jobs.Delay(j.attempt+1, 0))
 			failing = append(failing, j)
-		case busy:
-			host := p.host
-			if p.unproven {
+		case outgoing.Busy, outgoing.Limited:
+			host := p.Host
+			if p.Unproven {
 				host = ""
 			}
 			if left[host]++; w.queue.full && (left[host] > keepBusy || len(rest) > queueSize/2) {
@@ -68,7 +69,7 @@ func (w *Worker) dispatch(ctx context.Context, fresh bool) (jobs []Job, more boo
 				continue
 			}
 			rest = append(rest, j)
-		case full:
+		case outgoing.Full:
 			rest = append(rest, j)
 		}
 	}
@@ -107,14 +108,11 @@ func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
 				SELECT FROM presence p JOIN nodes n ON n.id = p.node
 				WHERE n.lease_expires_at > clock_timestamp() AND (p.did, p.device_id) = (d.did, d.device_id)
 					AND (p.since <= d.heard_by - $4::interval OR p.attached_since <= d.heard_from)))
-		ORDER BY next_attempt_at LIMIT $1`, queueSize, w.limits.exhausted(), reportWithin, catchUpWithin)
+		ORDER BY next_attempt_at LIMIT $1`, queueSize, w.pools.exhausted(), reportWithin, catchUpWithin)
 	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (j Job, err error) {
-		var address string
-		err = row.Scan(&j.ID, &j.DID, &j.DeviceID, &j.Reason, &j.attempt, &j.version, &j.lastError, &j.place.pool, &address)
-		j.place.did = j.DID
-		if Kind(j.place.pool) == KindWebhook {
-			j.place.host = hostOf(address)
-		}
+		t := Target{DID: j.DID}
+		err = row.Scan(&j.ID, &t.DID, &j.DeviceID, &j.Reason, &j.attempt, &j.version, &j.lastError, &t.Kind, &t.Address)
+		j.DID, j.call = t.DID, w.pools.of(t)
 		return j, err
 	})
 	return jobs, errs.Wrap(err, "look for push jobs")
@@ -154,7 +152,7 @@ func (w *Worker) take(ctx context.Context, start []Job) ([]Job, error) {
 	var jobs []Job
 	for _, j := range start {
 		if err != nil || !taken[j.ID] {
-			w.limits.release(j.place)
+			j.place.Release()
 			continue
 		}
 		j.attempt++

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/features/outgoing"
 	"mlsd/idem"
 	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
@@ -55,9 +55,9 @@ type Config struct {
 type Worker struct {
 	cfg       Config
 	providers map[Kind]provider
-	timeouts  map[Kind]time.Duration
 
-	limits  *limits
+	pools   *pools
+	jobs    *outgoing.Queue
 	queue   queue         // used only by the goroutine that runs rounds
 	freed   worker.Signal // a call has ended, or a round has left work
 	running sync.WaitGroup
@@ -75,12 +75,10 @@ func NewWorker(c Config) *Worker {
 	if c.Withheld == nil {
 		c.Withheld = func(context.Context, []syntax.DID) ([]syntax.DID, error) { return nil, nil }
 	}
-	if c.Jitter == nil {
-		c.Jitter = rand.N[time.Duration]
-	}
 	w := &Worker{
-		cfg: c, providers: map[Kind]provider{}, limits: newLimits(c.Now), freed: worker.NewSignal(),
-		timeouts: map[Kind]time.Duration{KindAPNs: apnsTimeout, KindWebhook: c.Timeout},
+		cfg: c, providers: map[Kind]provider{}, pools: newPools(c.Now, c.Timeout), freed: worker.NewSignal(),
+		jobs: &outgoing.Queue{Job: "a push job", Writes: c.Writes, Operation: c.Operation, Log: c.Log, Faults: c.Faults,
+			FirstDelay: firstDelay, LastDelay: lastDelay, Factor: 3, Jitter: c.Jitter},
 	}
 	if c.APNs != nil {
 		w.providers[KindAPNs] = c.APNs
@@ -113,7 +111,7 @@ func (w *Worker) RunOnce(ctx context.Context) error {
 // rows, so that no step keeps the next step waiting. The calls run under the context calls. If the
 // last reading of due jobs is younger than interval, only calls are started.
 func (w *Worker) round(ctx, calls context.Context, interval time.Duration) error {
-	fresh := w.limits.now().Sub(w.queue.read) >= interval
+	fresh := w.cfg.Now().Sub(w.queue.read) >= interval
 	if fresh && len(w.queue.jobs) == 0 {
 		if has, err := w.hasWork(ctx); err != nil || !has {
 			return err
@@ -129,7 +127,7 @@ func (w *Worker) round(ctx, calls context.Context, interval time.Duration) error
 	}
 	var failed error
 	if fresh {
-		w.queue.read = w.limits.now()
+		w.queue.read = w.cfg.Now()
 		failed = errors.Join(step(w.FanOut), step(w.endConnected), step(func(ctx context.Context) (bool, error) {
 			due, again, err := w.takeChallenges(ctx)
 			for _, c := range due {
@@ -163,11 +161,11 @@ func (w *Worker) hasWork(ctx context.Context) (has bool, err error) {
 	return has, errs.Wrap(err, "look for work")
 }
 
-// start runs a call in the background. The limits have admitted the place.
-func (w *Worker) start(p place, call func()) {
+// start runs a call in the background, at a place that it releases.
+func (w *Worker) start(p outgoing.Place, call func()) {
 	w.running.Go(func() {
 		call()
-		w.limits.release(p)
+		p.Release()
 		w.freed.Send()
 	})
 }

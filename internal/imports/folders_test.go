@@ -33,6 +33,38 @@ func TestTopLevelFolders(t *testing.T) {
 	}
 }
 
+// maxDoc is how many lines of comment the doc.go of a folder has at most.
+const maxDoc = 10
+
+// A top-level folder with Go packages says in its doc.go what is in it, what it may import and who
+// calls it.
+func TestFoldersSayWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	others := []string{"cmd", "deploy"} // programs
+	seen := map[string]bool{}
+	for _, p := range list(t, "./...") {
+		folder, _, _ := strings.Cut(p.name(), "/")
+		if seen[folder] || slices.Contains(others, folder) {
+			continue
+		}
+		seen[folder] = true
+		text, err := os.ReadFile(filepath.Join(root, folder, "doc.go"))
+		if err != nil {
+			t.Errorf("%v: say there what is in the folder, what it may import and who calls it", err)
+			continue
+		}
+		comment, _, _ := strings.Cut(string(text), "\npackage ")
+		lines := strings.Count(comment, "\n") + 1
+		if !strings.HasPrefix(comment, "// Package "+folder+" ") || lines > maxDoc || !strings.Contains(comment, "import") {
+			t.Errorf("%s/doc.go has %d lines: begin with \"// Package %s \", and say what it may import, in at most %d lines",
+				folder, lines, folder, maxDoc)
+		}
+	}
+	if len(seen) < 12 {
+		t.Errorf("only %d folders have packages: %v", len(seen), seen)
+	}
+}
+
 // The page's table of packages has each package, and what its comment says first. It does not run
 // beside TestTables and TestWorkers: with -update they write the page, too.
 func TestFolders(t *testing.T) {

@@ -35,7 +35,8 @@
 // The test must notice the bug every time. If two requests must meet, the test makes them meet:
 // with a failpoint, a lock, or pgtest.HoldInserts. A random test has a fixed seed.
 //
-// The same test catches at most two bugs of one kind.
+// The table has at most 150 bugs: those whose test alone guards a promise of docs/INVARIANTS.md, and
+// at most three of a kind. A new bug replaces an old one of its kind.
 //
 // # After a refactoring
 //

@@ -23,10 +23,10 @@ var rackBugs = []mutant{
 		{"welcome.attempt", `case pgpool.ConnectionLost(err): err = fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, err)`, `case pgpool.ConnectionLost(err):
 			return nil`}}},
 	{"the floor of the outbox is one too high", "", []edit{
-		{"events.Sequencer.raiseFloor", `SET floor = $1`, `SET floor = $1 + 1`},
-		{"events.Sequencer.raiseFloor", `floor{at: s.floor.candidate,`, `floor{at: s.floor.candidate + 1,`}}},
+		{"events.floor.raise", `SET floor = $1`, `SET floor = $1 + 1`},
+		{"events.floor.raise", `floor{at: f.candidate,`, `floor{at: f.candidate + 1,`}}},
 	{"the floor of the outbox does not wait for writers", "", []edit{
-		{"events.Sequencer.seekFloor", `f.moved, f.ended = false, len(f.writers) == 0`, `f.moved, f.ended = false, true`}}},
+		{"events.floor.seek", `f.moved, f.ended = false, len(f.writers) == 0`, `f.moved, f.ended = false, true`}}},
 	{"a KeyPackage is claimed twice", "", []edit{
 		{"keypackages/claim.sql", `FOR UPDATE SKIP LOCKED`, ``}}},
 	{"the record of a key after its write", "", []edit{onlyLooks, recordsLast,

@@ -6,7 +6,8 @@
 //     connections.
 //   - OpenMaintenance is for workers that clean up, for metrics and for checks.
 //
-// ConnectToMigrate opens a separate connection, for package migrations.
+// ConnectToMigrate opens a separate connection, for package migrations. Listen takes a connection
+// out of its pool, for notifications.
 //
 // Open and OpenReserved force the planner to look rows up by an index. OpenMaintenance keeps
 // PostgreSQL's planner settings.
