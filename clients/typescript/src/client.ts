@@ -749,14 +749,14 @@ export class Client {
         if (event.body.deviceId === (await this.deviceId())) await this.onWelcome(of(event.body), event.body.keyPackageRef)
         break
       case "disputeEvent":
-        await this.reach(of(event.body), event.body.seq, undefined)
+        await this.reach(of(event.body), event.body.seq)
         this.later(this.disputes.take(of(event.body), event.body))
         break
       case "keyPackagesEvent":
         if (event.body.deviceId === (await this.deviceId())) await this.replenish()
         break
       case "resetEvent":
-        await this.reach(of(event.body), event.body.seq, undefined)
+        await this.reach(of(event.body), event.body.seq)
         if (event.body.successorConvoId) this.moved(of(event.body), event.body.successorConvoId as ConvoId)
         break
       case "arrivalEvent":
