@@ -41,11 +41,6 @@ const (
 	headerExpired  = "X-Idempotency-Expired"
 )
 
-// headerLogHead, with any value, makes sendMessage return a signed head of the log. The head is in
-// the answer's header of the same name, in base64url. It is not a field of the body, because a
-// repeated request gets the first body, byte for byte.
-const headerLogHead = "X-Log-Head"
-
 // call is one request on its way through its handler.
 type call struct {
 	ctx    context.Context

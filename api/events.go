@@ -13,14 +13,11 @@ import (
 	"mlsd/outbox"
 )
 
-// eventHead returns the signed head of a convo's log that an entry's event carries, or "".
-type eventHead func(convo uuid.UUID, seq int64) string
-
 // frameOf encodes an event for subscribeConvoEvents, as a WebSocket frame. request says that the
 // reader has not accepted the convo. The result is nil for a kind that this version does not know.
-func frameOf(e *events.Event, request bool, head eventHead) []byte {
+func frameOf(e *events.Event, request bool) []byte {
 	encode := func(e *events.Event) []byte {
-		m := message(e, request, head)
+		m := message(e, request)
 		if m == nil {
 			return nil
 		}
@@ -34,9 +31,9 @@ func frameOf(e *events.Event, request bool, head eventHead) []byte {
 
 // serverSentOf is frameOf for streamConvoEvents. The result is a chunk of HTTP/1.1's chunked
 // transfer coding.
-func serverSentOf(e *events.Event, request bool, head eventHead) []byte {
+func serverSentOf(e *events.Event, request bool) []byte {
 	encode := func(e *events.Event) []byte {
-		m := serverSentEvent(e, request, head)
+		m := serverSentEvent(e, request)
 		if m == nil {
 			return nil
 		}
@@ -51,7 +48,7 @@ func serverSentOf(e *events.Event, request bool, head eventHead) []byte {
 // cursorText returns the cursor of an event as streamConvoEvents writes it: the event's number.
 func cursorText(e *events.Event) string { return strconv.FormatInt(e.Number(), 10) }
 
-func message(e *events.Event, request bool, head eventHead) lexcodec.Message {
+func message(e *events.Event, request bool) lexcodec.Message {
 	if e.Signal != nil {
 		return signal(e.Signal, request)
 	}
@@ -62,7 +59,6 @@ func message(e *events.Event, request bool, head eventHead) lexcodec.Message {
 		m := e.Message()
 		return &mlsapi.MessageEvent{
 			Cursor: cursor, Position: position, Message: messageView(m), Request: present(request),
-			LogHead: present(head(m.ConvoID, m.Seq)),
 		}
 	case outbox.Commit:
 		m := e.Message()
@@ -71,7 +67,6 @@ func message(e *events.Event, request bool, head eventHead) lexcodec.Message {
 			CommitData:       m.Body,
 			SuccessorGroupID: present(d.SuccessorGroupID), CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
 			Request: present(request),
-			LogHead: present(head(m.ConvoID, m.Seq)),
 		}
 	case outbox.Membership:
 		return &mlsapi.MembershipEvent{
@@ -157,16 +152,15 @@ func serverSent(e lexcodec.ServerSentEvent) []byte {
 }
 
 // serverSentEvent is message for streamConvoEvents, whose cursors are texts.
-func serverSentEvent(e *events.Event, request bool, head eventHead) lexcodec.ServerSentEvent {
+func serverSentEvent(e *events.Event, request bool) lexcodec.ServerSentEvent {
 	cursor := cursorText(e)
-	switch m := message(e, request, head).(type) {
+	switch m := message(e, request).(type) {
 	case *mlsapi.MessageEvent:
-		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message, Request: m.Request,
-			LogHead: m.LogHead}
+		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message, Request: m.Request}
 	case *mlsapi.CommitEvent:
 		return &mlsapi.StreamConvoEventsCommitEvent{
 			Cursor: cursor, ConvoID: m.ConvoID, Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.CommitData,
-			SuccessorGroupID: m.SuccessorGroupID, CreatedAt: m.CreatedAt, Request: m.Request, LogHead: m.LogHead,
+			SuccessorGroupID: m.SuccessorGroupID, CreatedAt: m.CreatedAt, Request: m.Request,
 		}
 	case *mlsapi.MembershipEvent:
 		return &mlsapi.StreamConvoEventsMembershipEvent{

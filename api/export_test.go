@@ -41,7 +41,7 @@ func (s *Server) Hurry(p Pace) {
 		}
 	}
 	next.perChunk = next.write / 10
-	s.handlers.streams = newStreams(old.subscribe, next, old.heads, old.metrics, old.log)
+	s.handlers.streams = newStreams(old.subscribe, next, old.metrics, old.log)
 }
 
 // The errors that the tests go through.

@@ -18,7 +18,7 @@ func (h *handlers) GetLogHead(c *call, p *mlsapi.GetLogHeadParams) error {
 	if err != nil {
 		return err
 	}
-	out := &mlsapi.GetLogHeadOutput{Head: head.Text, Keys: h.Heads.Keys()}
+	out := &mlsapi.GetLogHeadOutput{Head: head, Keys: h.Heads.Keys()}
 	if len(p.Senders) > 0 {
 		dids := make([]string, len(p.Senders))
 		for i, did := range p.Senders {

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -132,46 +131,6 @@ func TestMembersVerifyTheLog(t *testing.T) {
 	fork.readAll()
 	if err := fork.Verifier.Head(t.Context(), a.Newest(), "alice"); !errors.As(err, new(*verifier.Lie)) {
 		t.Errorf("the log was changed, and alice's head fits: %v", err)
-	}
-}
-
-// A client that asks for it gets a head with the answer of sendMessage, in a header: the body of a
-// repetition is that of the first answer, byte for byte.
-func TestHeadsOnSendMessage(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	alice, bob := w.user(), w.user()
-	c := alice.create(bob)
-	in, second := alice.message(c, "one"), alice.message(c, "two")
-	in.IdempotencyKey, second.IdempotencyKey = newKey(), newKey()
-	send := func(in *mlsapi.SendMessageInput, headers ...string) (answer, string) {
-		t.Helper()
-		a := alice.post(mlsapi.NSIDSendMessage, in, headers...)
-		return a, string(a.ok())
-	}
-	first, body := send(in, "X-Log-Head", "1")
-	if err := w.heads.RunOnce(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	again, _ := send(second, "X-Log-Head", "1")
-	repetition, repeated := send(in, "X-Log-Head", "1")
-	if body != repeated {
-		t.Errorf("the repetition has another body: %s, %s", body, repeated)
-	}
-	if repetition.header.Get("X-Log-Head") != "" {
-		t.Error("a repetition, which a former member can send, has a head")
-	}
-	head, err := base64.RawURLEncoding.DecodeString(again.header.Get("X-Log-Head"))
-	if err != nil || first.header.Get("X-Log-Head") != "" {
-		t.Fatalf("the head is %q, %v; and at first %q", head, err, first.header.Get("X-Log-Head"))
-	}
-	a := alice.verifies(c)
-	if err := a.Verifier.Head(t.Context(), string(head), ""); err != nil {
-		t.Errorf("the head: %v", err)
-	}
-	a.readAll()
-	if plain, _ := send(alice.message(c, "three")); plain.header.Get("X-Log-Head") != "" {
-		t.Error("nobody has asked for a head")
 	}
 }
 

@@ -3,12 +3,10 @@ package api
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/lexcodec"
@@ -74,25 +72,9 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	}
 	h.Committed()
 	c.replayed = sent.Replayed
-	// Only members get a head. An external sender is not a member, and a repeated request can come
-	// from a former member.
-	if !sent.Replayed && header.SenderType != mls.SenderTypeExternal {
-		h.attachHead(c, convo)
-	}
 	return c.reply(&mlsapi.SendMessageOutput{
 		MessageID: sent.ID.String(), ReceivedAt: lexcodec.NewDatetime(sent.At), Seq: &sent.Seq, Epoch: &sent.Epoch,
 	})
-}
-
-// attachHead adds the newest signed head of the log that this node has, if the client asks for a
-// head.
-func (h *handlers) attachHead(c *call, convo uuid.UUID) {
-	if c.http.Request().Header.Get(headerLogHead) == "" {
-		return
-	}
-	if head := h.Heads.AnswerHead(convo); head != "" {
-		c.http.Response().Header().Set(headerLogHead, base64.RawURLEncoding.EncodeToString([]byte(head)))
-	}
 }
 
 // sendExternal sends a proposal of an external sender: a caller that is not a member, but is in the

@@ -68,7 +68,7 @@ func (e *eventStream) encode(event *events.Event, request bool) []byte {
 		return e.coded(serverSentSignal(event, request, e.cursor()))
 	}
 	e.last = event.Number()
-	return e.coded(serverSentOf(event, request, e.streams.heads))
+	return e.coded(serverSentOf(event, request))
 }
 
 // cursor returns the cursor of the last event that was written, or the cursor at which the stream

@@ -27,7 +27,6 @@ type streams struct {
 	metrics   *Metrics
 	log       *slog.Logger
 	pace      pace
-	heads     eventHead
 	delivery  delivery
 
 	mu      sync.Mutex // guards the fields below
@@ -125,8 +124,8 @@ func (p pace) allows(n int) time.Duration { return p.write + time.Duration(n/chu
 // clients do not all come at once.
 func (p pace) reconnect() int64 { return rand.Int64N(p.restart.Milliseconds() + 1) }
 
-func newStreams(subscribe subscriber, p pace, heads eventHead, metrics *Metrics, log *slog.Logger) *streams {
-	return &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[*stream]struct{}{}, heads: heads}
+func newStreams(subscribe subscriber, p pace, metrics *Metrics, log *slog.Logger) *streams {
+	return &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[*stream]struct{}{}}
 }
 
 // The reasons why a stream ends, besides the errors of package events and of the database.

@@ -140,7 +140,7 @@ func (k *socket) serve(sub subscription, outdated bool) {
 }
 
 func (k *socket) encode(e *events.Event, request bool) []byte {
-	return frameOf(e, request, k.streams.heads)
+	return frameOf(e, request)
 }
 
 // frameHeader is the longest header of a server's frame, in bytes.

@@ -51,7 +51,6 @@ func (n *Node) workers() []func(context.Context) {
 		n.rounds.Every("session reader", sessions.Interval, log, n.sessions.RunOnce, worker.Wake(n.sessions.Wake, 0)).Run,
 		n.rounds.Every("session key rotation", sessions.RotateInterval, log, n.sessions.Rotate).Run,
 		n.rounds.Every("log key reader", transparency.KeysInterval, log, n.heads.ReadKeys).Run,
-		n.rounds.Every("log head signer", transparency.Interval, log, n.heads.RunOnce).Run,
 		n.rounds.Every("convo sweeper", purgeInterval, log, n.remover.RunOnce).Run,
 		n.rounds.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce, worker.Limit(erasure.RoundTimeout)).Run,
 		n.rounds.Every("push backlog", backlogInterval, log, n.push.CountBacklog).Run,

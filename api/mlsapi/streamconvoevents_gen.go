@@ -105,9 +105,8 @@ type StreamConvoEventsCommitEvent struct {
 	Cursor string `json:"cursor"`
 	// The epoch that the commit creates.
 	Epoch int64 `json:"epoch"`
-	// A signed head of the convo's log, as getLogHead gives it, at most some
-	// seconds old. Each head goes out with one event, and only in convos of which
-	// somebody has asked for heads.
+	// The server does not send this field any more: getLogHead gives a signed head
+	// of the convo's log.
 	LogHead *string `json:"logHead,omitzero"`
 	// True if the convo is a request: the caller has not accepted it. Absent
 	// otherwise.
@@ -443,9 +442,8 @@ type StreamConvoEventsMessageEvent struct {
 	// Position of the event in the stream. It is also the event's id, for the
 	// Last-Event-ID header.
 	Cursor string `json:"cursor"`
-	// A signed head of the convo's log, as getLogHead gives it, at most some
-	// seconds old. Each head goes out with one event, and only in convos of which
-	// somebody has asked for heads.
+	// The server does not send this field any more: getLogHead gives a signed head
+	// of the convo's log.
 	LogHead *string `json:"logHead,omitzero"`
 	// The log entry, as getMessages has it.
 	Message MessageView `json:"message"`

@@ -161,9 +161,8 @@ type CommitEvent struct {
 	Cursor int64 `json:"cursor"`
 	// The epoch that the commit creates.
 	Epoch int64 `json:"epoch"`
-	// A signed head of the convo's log, as getLogHead gives it, at most some
-	// seconds old. Each head goes out with one event, and only in convos of which
-	// somebody has asked for heads.
+	// The server does not send this field any more: getLogHead gives a signed head
+	// of the convo's log.
 	LogHead *string `json:"logHead,omitzero"`
 	// Position of the event in the stream, as an opaque text. A subscription with
 	// this position begins after this event.
@@ -801,9 +800,8 @@ type MessageEvent struct {
 	// Number of the event in the stream. A subscription from this number begins
 	// with this event, one from the next number with the events after it.
 	Cursor int64 `json:"cursor"`
-	// A signed head of the convo's log, as getLogHead gives it, at most some
-	// seconds old. Each head goes out with one event, and only in convos of which
-	// somebody has asked for heads.
+	// The server does not send this field any more: getLogHead gives a signed head
+	// of the convo's log.
 	LogHead *string `json:"logHead,omitzero"`
 	// The log entry, as getMessages has it.
 	Message MessageView `json:"message"`

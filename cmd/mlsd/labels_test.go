@@ -47,7 +47,7 @@ func labelValues() map[string][]string {
 			attachments_expired`),
 		"worker": append(words("welcomes key_packages records used_tokens tickets sweeper"), "schema watch",
 			"identity key sync",
-			"session reader", "session key rotation", "log key reader", "log head signer", "convo sweeper", "eraser of accounts",
+			"session reader", "session key rotation", "log key reader", "convo sweeper", "eraser of accounts",
 			"push backlog", "push worker", "invitation sender", "request recorder",
 			"quota counter", "presence writer", "index of the stream",
 			"account gate", "attachment sweeper", "message sweeper",

@@ -23,18 +23,17 @@ func Root(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (size int64, root [sh
 		return 0, root, fmt.Errorf("root of the log: %w", err)
 	}
 	for range maxLocked {
-		parts, err := load(ctx, tx, []*tree{t}, bounds{stepEntries, stepBytes, stepBytes})
+		p, err := load(ctx, tx, t)
 		if err != nil {
 			return 0, root, fmt.Errorf("root of the log: %w", err)
 		}
-		p := parts[convo]
 		if p == nil {
 			return 0, root, fmt.Errorf("root of the log: no convo %s", convo)
 		}
-		if err := makeTags(ctx, tx, parts); err != nil {
+		if err := makeTags(ctx, tx, convo, p.unknown); err != nil {
 			return 0, root, err
 		}
-		if _, err := t.take(p, stepEntries); err != nil {
+		if _, err := t.take(p); err != nil {
 			return 0, root, fmt.Errorf("root of the log: %w", err)
 		}
 		if t.edge.Size >= p.last {

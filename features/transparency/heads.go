@@ -8,23 +8,13 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Signed is a signed head.
-type Signed struct {
-	Text string // text of the note
-	Size int64
-	ring *keyring // keys that have signed it
-}
-
-// Head returns a head of the whole log of a convo, as it is now. The caller must have checked who
-// asks. Head adds to hashed the number of bytes that it hashed, even if it fails. Errors:
-// ErrNotReady, errors of the database.
-func (s *Service) Head(ctx context.Context, convo uuid.UUID, hashed *int64) (head Signed, err error) {
-	err = s.with(ctx, convo, hashed, func(t *tree) error {
-		if err := s.sign(ctx, s.cfg.DB, t); err != nil {
-			return err
-		}
-		head = *t.head
-		return nil
+// Head returns the text of a signed head of the whole log of a convo, as it is now. The caller must
+// have checked who asks. Head adds to hashed the number of bytes that it hashed, even if it fails.
+// Errors: ErrNotReady, errors of the database.
+func (s *Service) Head(ctx context.Context, convo uuid.UUID, hashed *int64) (head string, err error) {
+	err = s.with(ctx, convo, hashed, func(t *tree) (err error) {
+		head, err = s.sign(ctx, s.cfg.DB, t)
+		return err
 	})
 	return head, errs.Wrap(err, "head of the log")
 }

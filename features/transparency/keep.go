@@ -47,10 +47,13 @@ func (s *Service) keep(ctx context.Context, convo uuid.UUID) (ok bool, err error
 	if err == nil || errors.Is(err, ErrNotReady) { // a long log needs several calls
 		return true, nil
 	}
-	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) { // for example a full disk
+	// A full disk is an error of PostgreSQL.
+	if errors.As(err, new(*pgconn.PgError)) || ctx.Err() != nil || conn.Conn().IsClosed() {
 		return false, err
 	}
-	return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)
+	t.forget()
+	s.log.Error("cannot keep leaves: messages of the convo do not expire", "convo", convo, "err", err)
+	return false, nil
 }
 
 func (s *Service) keepTree(ctx context.Context, conn *pgxpool.Conn, t *tree) error {

@@ -74,8 +74,7 @@ func insertKey(ctx context.Context, tx pgx.Tx) (id int32, err error) {
 	return id, err
 }
 
-// ReadKeys reads the keys again. Heads that other keys have signed are no longer sent, and the next
-// round signs them again. If a database without a key has taken over, ReadKeys makes a key.
+// ReadKeys reads the keys again. If a database without a key has taken over, ReadKeys makes a key.
 func (s *Service) ReadKeys(ctx context.Context) error {
 	ring, err := s.loadKeys(ctx, s.cfg.DB)
 	if err != nil {
@@ -188,14 +187,15 @@ func (s *Service) broken(t *tree) error {
 	return fmt.Errorf("%w: the log is not the one of which a head was signed", ErrNotReady)
 }
 
-// sign signs the present head of the tree. Errors: ErrNotReady, errors of the database.
-func (s *Service) sign(ctx context.Context, q pgpool.DB, t *tree) error {
+// sign returns the text of the signed present head of the tree. Errors: ErrNotReady, errors of the
+// database.
+func (s *Service) sign(ctx context.Context, q pgpool.DB, t *tree) (string, error) {
 	if err := s.keepsPromise(ctx, q, t); err != nil {
-		return err
+		return "", err
 	}
 	ring := s.ring.Load()
 	if ring == nil {
-		return errors.New("sign a head: the keys were not read")
+		return "", errors.New("sign a head: the keys were not read")
 	}
 	h := &verifier.Head{
 		Service: s.cfg.Service, ConvoID: t.convo.String(), Size: t.edge.Size, Root: t.edge.Root(), Generation: t.generation,
@@ -203,9 +203,8 @@ func (s *Service) sign(ctx context.Context, q pgpool.DB, t *tree) error {
 	}
 	text, err := verifier.Sign(h, ring.signers...)
 	if err != nil {
-		return fmt.Errorf("sign a head: %w", err)
+		return "", fmt.Errorf("sign a head: %w", err)
 	}
-	t.head, t.onEvent, t.promised = &Signed{Text: text, Size: h.Size, ring: ring}, 0, h
-	t.looked = h.At
-	return nil
+	t.promised = h
+	return text, nil
 }

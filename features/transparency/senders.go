@@ -22,30 +22,26 @@ type Sender struct {
 	Tag  verifier.Hash
 }
 
-// makeTags gives tags to senders without tags, for all parts in one transaction.
-func makeTags(ctx context.Context, conn pgpool.DB, parts map[uuid.UUID]*part) error {
-	var convos []uuid.UUID
-	var dids []string
-	var salts, tags [][]byte
-	for convo, p := range parts {
-		for _, did := range p.unknown {
-			salt := newSalt()
-			tag := verifier.TagOf(salt, did)
-			convos, dids, salts, tags = append(convos, convo), append(dids, did), append(salts, salt), append(tags, tag[:])
-		}
-	}
+// makeTags gives tags to the senders without tags.
+func makeTags(ctx context.Context, conn pgpool.DB, convo uuid.UUID, dids []string) error {
 	if len(dids) == 0 {
 		return nil
+	}
+	var salts, tags [][]byte
+	for _, did := range dids {
+		salt := newSalt()
+		tag := verifier.TagOf(salt, did)
+		salts, tags = append(salts, salt), append(tags, tag[:])
 	}
 	// An account that is erased meanwhile has no entries any more.
 	_, err := conn.Exec(ctx, `
 		INSERT INTO log_senders (convo_id, did, salt, tag)
 		SELECT c.id, s.did, s.salt, s.tag
-		FROM (SELECT id FROM convos WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE) c
-		JOIN unnest($1::uuid[], $2::text[], $3::bytea[], $4::bytea[]) AS s (convo_id, did, salt, tag) ON s.convo_id = c.id
+		FROM (SELECT id FROM convos WHERE id = $1 FOR KEY SHARE) c
+		CROSS JOIN unnest($2::text[], $3::bytea[], $4::bytea[]) AS s (did, salt, tag)
 		WHERE EXISTS (SELECT FROM messages WHERE convo_id = c.id AND sender_did = s.did)
-		ORDER BY c.id, s.did
-		ON CONFLICT (convo_id, did) DO NOTHING`, convos, dids, salts, tags)
+		ORDER BY s.did
+		ON CONFLICT (convo_id, did) DO NOTHING`, convo, dids, salts, tags)
 	return errs.Wrap(err, "make tags of senders")
 }
 

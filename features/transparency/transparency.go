@@ -6,7 +6,6 @@
 // reads the entries after those that it knows (load.sql), and hashes them.
 //
 //	getLogHead  ──▶ Head (heads.go) ──▶ catchUp (tree.go) ──▶ load.sql
-//	sendMessage ──▶ AnswerHead (piggyback.go), which RunOnce prepares every second
 //	getLogProof ──▶ Inclusion, Consistency (proofs.go) ──▶ log_tiles (tiles.go)
 //	mlsd admin log-key ──▶ AddKey, RetireKey (rotate.go) ──▶ log_keys ──▶ ReadKeys (keys.go)
 //
@@ -19,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -70,9 +68,6 @@ type Service struct {
 	log   *slog.Logger // for damaged logs, which can be many
 	trees *lru.Cache[uuid.UUID, *tree]
 	ring  atomic.Pointer[keyring] // nil before Load
-
-	mu     sync.Mutex // guards wanted
-	wanted map[uuid.UUID]struct{}
 }
 
 // New returns a service.
@@ -84,7 +79,7 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{cfg: c, log: ratelog.New(c.Log), trees: trees, wanted: map[uuid.UUID]struct{}{}}, nil
+	return &Service{cfg: c, log: ratelog.New(c.Log), trees: trees}, nil
 }
 
 // begun returns the generation of the database that conn leads to. Errors: ErrNotReady, errors of

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -33,10 +32,7 @@ type tree struct {
 	last       verifier.Hash   // the last leaf
 	version    string          // version of the row that the last leaf was made from (load.sql); "" if it is not known
 	stored     int64           // number of leaves in log_tiles
-	head       *Signed         // the newest signed head
-	onEvent    int64           // seq of the event with which head goes out; 0 if it is not known yet
 
-	looked   time.Time      // when a round last read the log, or a head was signed; kept by forget
 	promised *verifier.Head // the last signed head; kept by forget
 	checked  bool           // the tree was checked to begin with promised
 }
@@ -57,8 +53,7 @@ func (t *tree) release() { <-t.lock }
 
 // forget makes the next use of the tree read it again from the database.
 func (t *tree) forget() {
-	t.known, t.edge, t.tail, t.version, t.stored, t.head, t.onEvent = false, verifier.Edge{}, nil, "", 0, nil, 0
-	t.checked = false
+	t.known, t.edge, t.tail, t.version, t.stored, t.checked = false, verifier.Edge{}, nil, "", 0, false
 }
 
 // maxRestarts is how often one request begins a tree again because another node stores leaves
@@ -89,12 +84,9 @@ func gone(seq int64) verifier.Hash {
 // is left out: entries that are missing up to the floor have expired. p also has the last entry of
 // the tree, to check that it still exists, because a database can go back without a new generation.
 // Error: errChanged.
-func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
+func (t *tree) take(p *part) (tiles [][]verifier.Hash, err error) {
 	if p.last < t.edge.Size {
 		return nil, errChanged
-	}
-	if p.cut {
-		return nil, nil
 	}
 	add := func(leaf verifier.Hash, version string) {
 		if tile := t.add(leaf, version); tile != nil {
@@ -102,7 +94,7 @@ func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
 		}
 	}
 	expired := func(before int64) error {
-		for ; t.edge.Size+1 < before && most > 0; most-- {
+		for most := stepEntries; t.edge.Size+1 < before && most > 0; most-- {
 			// A stored leaf says what the entry was, so the tree must begin with this leaf.
 			if t.edge.Size+1 > p.floor || t.edge.Size+1 <= p.stored {
 				return fmt.Errorf("convo %s has no entry %d: %w", t.convo, t.edge.Size+1, errChanged)
@@ -152,21 +144,20 @@ func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hash
 			}
 			t.generation = generation
 		}
-		parts, err := load(ctx, conn, []*tree{t}, bounds{stepEntries, stepBytes, stepBytes})
+		p, err := load(ctx, conn, t)
 		if err != nil {
 			return err
 		}
-		p := parts[t.convo]
 		if p == nil {
 			t.forget()
 			return ErrNotReady // the convo is being deleted
 		}
 		*hashed += p.hashed
 		// Senders without a tag get one. The next read then has their leaves.
-		if err := makeTags(ctx, conn, parts); err != nil {
+		if err := makeTags(ctx, conn, t.convo, p.unknown); err != nil {
 			return err
 		}
-		err = s.accept(ctx, conn, t, p, stepEntries)
+		err = accept(ctx, conn, t, p)
 		switch {
 		case errors.Is(err, errChanged) && restarts < maxRestarts:
 			t.forget()
@@ -183,9 +174,9 @@ func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hash
 }
 
 // accept appends the entries of a part to the tree, and stores complete tiles.
-func (s *Service) accept(ctx context.Context, conn *pgxpool.Conn, t *tree, p *part, most int) error {
+func accept(ctx context.Context, conn *pgxpool.Conn, t *tree, p *part) error {
 	first := t.edge.Size / tileHashes
-	tiles, err := t.take(p, most)
+	tiles, err := t.take(p)
 	if err != nil {
 		return err
 	}

@@ -102,14 +102,6 @@ func (w *world) exec(sql string, args ...any) {
 	}
 }
 
-// round does a round of the worker that signs piggybacked heads.
-func (w *world) round() {
-	w.t.Helper()
-	if err := w.RunOnce(w.t.Context()); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // keep lets a node store the leaves of the convo. want is 1 if it can, and 0 if the tree is
 // damaged.
 func (w *world) keep(s *transparency.Service, want int) {
@@ -165,7 +157,7 @@ func (w *world) head(s *transparency.Service) *verifier.Head {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return w.open(signed.Text)
+	return w.open(signed)
 }
 
 func (w *world) open(text string) *verifier.Head {

@@ -189,8 +189,7 @@ export class Client {
       store, transport, others: options.services, deviceId: await sha256(library.signatureKey), clock, signal: closing.signal,
     })
     const api = new Api(services.transport, clock, closing.signal)
-    const wantsLogHeads = options.logChecks !== undefined
-    const core: Core = { did, store, api, services, mls: library, clock, locks, envelope, checksLogs: wantsLogHeads }
+    const core: Core = { did, store, api, services, mls: library, clock, locks, envelope, checksLogs: options.logChecks !== undefined }
     let history: History | undefined // it needs the outbox, which needs the log
     const log = new Log(core, (convo, items) => {
       events.onItems?.(convo, items)
@@ -201,7 +200,7 @@ export class Client {
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
     const onMoved = (queue: string, next: string) => client?.moved(lockOf(queue) as ConvoId, next as ConvoId)
     const outbox = await Outbox.open({
-      store, transport: services.transport, writer, locks, clock, events: { ...events, onLost, onMoved }, wantsLogHeads,
+      store, transport: services.transport, writer, locks, clock, events: { ...events, onLost, onMoved },
       serviceOf: (convo) => services.of(convo),
     })
     history = new History(core, outbox, events, closing.signal)
@@ -738,10 +737,10 @@ export class Client {
     if (!this.mayTell(event, service)) return
     switch (event.type) {
       case "messageEvent":
-        await this.reach(of(event.body.message), event.body.message.seq, event.body.logHead)
+        await this.reach(of(event.body.message), event.body.message.seq)
         break
       case "commitEvent":
-        await this.reach(of(event.body), event.body.seq, event.body.logHead)
+        await this.reach(of(event.body), event.body.seq)
         break
       case "membershipEvent":
         await this.onMembership(of(event.body), event.body.did, event.body.commitNeeded === true)
@@ -750,14 +749,14 @@ export class Client {
         if (event.body.deviceId === (await this.deviceId())) await this.onWelcome(of(event.body), event.body.keyPackageRef)
         break
       case "disputeEvent":
-        await this.reach(of(event.body), event.body.seq, undefined)
+        await this.reach(of(event.body), event.body.seq)
         this.later(this.disputes.take(of(event.body), event.body))
         break
       case "keyPackagesEvent":
         if (event.body.deviceId === (await this.deviceId())) await this.replenish()
         break
       case "resetEvent":
-        await this.reach(of(event.body), event.body.seq, undefined)
+        await this.reach(of(event.body), event.body.seq)
         if (event.body.successorConvoId) this.moved(of(event.body), event.body.successorConvoId as ConvoId)
         break
       case "arrivalEvent":
@@ -818,10 +817,9 @@ export class Client {
   }
 
   // reach reads a convo's log, if it is not read up to a seq yet.
-  private async reach(convo: ConvoId, seq: number, logHead: string | undefined): Promise<void> {
+  private async reach(convo: ConvoId, seq: number): Promise<void> {
     const thread = await this.log.thread(convo)
     if (thread !== undefined && thread.cursor < seq) await this.syncUnlessGone(convo)
-    if (logHead !== undefined) this.logChecks?.soon(convo, logHead)
   }
 
   private async onMembership(convo: ConvoId, did: string, commitNeeded: boolean): Promise<void> {

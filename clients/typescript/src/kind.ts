@@ -32,7 +32,7 @@ export interface Kind {
   /** See {@link Writer.prepare}. */
   prepare?(parts: Parts, write: Write): Promise<void>
   seal(parts: Parts, write: Write): Promise<Plan>
-  done(parts: Parts, write: SealedWrite, answer: string, logHead?: string): Promise<Done>
+  done(parts: Parts, write: SealedWrite, answer: string): Promise<Done>
   /** Takes back what `seal` changed: the server has not taken the request, and never will. */
   undo(parts: Parts, write: Write): Promise<Changes>
   /** After `undo`: reads what ended the epoch. A write without an epoch has none. */

@@ -6,7 +6,7 @@ import type { Core } from "./core.js"
 import { NoAnswerError, verdictOf } from "./errors.js"
 import { seenOf } from "./log.js"
 import { type Finding, FindingError, NotSignedError, ReadAgainError } from "./log-findings.js"
-import type { Acknowledged, Seen } from "./log-state.js"
+import type { Seen } from "./log-state.js"
 import type { Hash } from "./log-tree.js"
 import { type LogAnswer, type LogSource, Verifier } from "./log-verifier.js"
 import { names, type Thread } from "./records.js"
@@ -18,8 +18,8 @@ export { type Finding, NotSignedError }
 const pageSize = 100
 /** How often the entries are read again in one check. The first time can be because of a restore. */
 const mostReadings = 3
-/** So many heads of a convo wait for a check: the newest ones. */
-const mostHeads = 16
+/** After how many milliseconds new entries make the client ask for the next head of a convo. */
+const headEvery = 60_000
 
 /** What the checks report. */
 export interface LogCheckEvents {
@@ -60,7 +60,7 @@ interface Check {
 export class LogChecks {
   private readonly running = new Set<Promise<void>>()
   private readonly waiting = new Set<string>() // convos whose check has not begun
-  private readonly heads = new Map<string, string[]>() // of the server, that no check has seen
+  private readonly asked = new Map<string, number>() // when the client last asked for a head of a convo
 
   constructor(
     private readonly core: Core,
@@ -110,12 +110,17 @@ export class LogChecks {
     return (await this.verifier(convo))?.findings ?? []
   }
 
-  /** Checks what was read of a convo, in the background. The client calls it. */
-  soon(convo: string, head?: string): void {
-    if (head !== undefined) this.addHead(convo, head)
+  /**
+   * Checks what was read of a convo, in the background. If there are new entries, and the client has not asked for
+   * a head of the convo in the last minute, it asks for one. The client calls it.
+   */
+  soon(convo: string): void {
     if (this.waiting.has(convo)) return
     this.waiting.add(convo)
-    const running = this.inBackground(convo).finally(() => this.running.delete(running))
+    const running = this.inBackground(convo, async (verifier) => {
+      const since = this.core.clock.now() - (this.asked.get(convo) ?? -Infinity)
+      if (verifier.headSize < verifier.size && since >= headEvery) await verifier.refresh()
+    }).finally(() => this.running.delete(running))
     this.running.add(running)
   }
 
@@ -139,7 +144,7 @@ export class LogChecks {
   }
 
   // inBackground is one check. What the server does not answer is asked again with the next one.
-  private async inBackground(convo: string, then: (verifier: Verifier) => Promise<void> = async () => {}): Promise<void> {
+  private async inBackground(convo: string, then: (verifier: Verifier) => Promise<void>): Promise<void> {
     try {
       await this.run(convo, then)
     } catch (err) {
@@ -149,10 +154,6 @@ export class LogChecks {
         this.events.onFailure?.(err)
       }
     }
-  }
-
-  private addHead(convo: string, head: string): void {
-    this.heads.set(convo, [...(this.heads.get(convo) ?? []), head].slice(-mostHeads))
   }
 
   private async verifier(convo: string): Promise<Verifier | undefined> {
@@ -207,11 +208,9 @@ export class LogChecks {
   private async showAll({ convo, verifier, changes }: Check): Promise<void> {
     const { store } = this.core
     for (const name of await store.list(names.acknowledgedOf(convo))) {
-      const acknowledged = changes.has(name) ? undefined : await get<Acknowledged>(store, name)
+      const acknowledged = changes.has(name) ? undefined : await get<Seen>(store, name)
       if (acknowledged === undefined) continue
-      await verifier.sent(acknowledged.seen)
-      const { logHead } = acknowledged
-      if (logHead !== undefined) this.addHead(convo, logHead)
+      await verifier.sent(acknowledged)
       changes.set(name, undefined)
     }
     for (const name of await store.list(names.seenOf(convo))) {
@@ -219,10 +218,6 @@ export class LogChecks {
       if (seen === undefined) continue
       await show(verifier, seen)
       changes.set(name, undefined)
-    }
-    for (let head = this.heads.get(convo)?.[0]; head !== undefined; head = this.heads.get(convo)?.[0]) {
-      await verifier.head(head, "")
-      this.heads.set(convo, (this.heads.get(convo) ?? []).slice(1))
     }
   }
 
@@ -243,13 +238,13 @@ export class LogChecks {
   // forgetSeen forgets what waits: after a lie nothing is checked any more.
   private async forgetSeen({ convo }: Check): Promise<void> {
     const { store } = this.core
-    this.heads.delete(convo)
     const seen = [...(await store.list(names.seenOf(convo))), ...(await store.list(names.acknowledgedOf(convo)))]
     if (seen.length > 0) await store.write(new Map(seen.map((name) => [name, undefined])))
   }
 
   private readonly source: LogSource = {
     head: async (convoId, senders): Promise<LogAnswer> => {
+      this.asked.set(convoId, this.core.clock.now())
       const dids = senders as mls.getLogHead.$Params["senders"] // the server has named them so
       const answer = await this.core.api.queryOnce(mls.getLogHead.main, { convoId, ...(senders.length > 0 && { senders: dids }) })
       const stand = (answer.senders ?? []).map(({ did, salt, tag }) => ({ did, tag: hashOf(tag), ...(salt && { salt }) }))

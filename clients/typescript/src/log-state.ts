@@ -19,13 +19,6 @@ export interface Seen {
   readonly sender: string
 }
 
-/** A message that the server has acknowledged, and that was not checked yet. */
-export interface Acknowledged {
-  readonly seen: Seen
-  /** The signed head that came with the answer. */
-  readonly logHead?: string
-}
-
 /** A head with more entries than were shown. */
 export interface WaitingHead {
   readonly text: string

@@ -311,17 +311,14 @@ export class Verifier {
 
   // open reads a head of the server's.
   private async open(text: string): Promise<Head> {
-    const head = await this.openOwn(text)
-    if (head.generation >= this.s.generation || this.s.head === "") return head
-    const sentence = `the server gives a head of generation ${head.generation} after one of generation ${this.s.generation}`
-    throw this.lie([this.s.head, text], sentence)
-  }
-
-  private async openOwn(text: string): Promise<Head> {
-    const head = await openHead(text, this.s.keys).catch((err: unknown) =>
+    const { s } = this
+    const head = await openHead(text, s.keys).catch((err: unknown) =>
       raise(this.lie([text], `the server's head is not signed with the key that it had: ${messageOf(err)}`)))
-    if (head.service === this.s.service && head.convoId === this.s.convoId) return head
-    throw this.lie([text], `the server gives a head of another log: ${head.service}/${head.convoId}`)
+    if (head.service !== s.service || head.convoId !== s.convoId) {
+      throw this.lie([text], `the server gives a head of another log: ${head.service}/${head.convoId}`)
+    }
+    if (head.generation >= s.generation || s.head === "") return head
+    throw this.lie([s.head, text], `the server gives a head of generation ${head.generation} after one of generation ${s.generation}`)
   }
 
   /** Asks for a head of the whole log, and checks that it continues what was shown. */
@@ -475,32 +472,15 @@ export class Verifier {
   }
 
   /**
-   * Checks a head that came with an answer or an event, or the `message` that a member has sent inside
-   * an encrypted message. It can be older or newer than what was shown.
+   * Checks the `message` that a member has sent inside an encrypted message. Its head can be older or
+   * newer than what was shown.
    *
-   * @param from the member; `""` is the server
-   * @throws NotSignedError if it is no head of the service
+   * @throws NotSignedError if it has no head of the service
    */
-  async head(text: string, from: string): Promise<void> {
+  async head(message: string, from: string): Promise<void> {
     this.throwLie()
     const { s } = this
     if (s.keys.length === 0) await this.askFor([])
-    if (from !== "") return this.memberHead(text, from)
-    const head = await this.openOwn(text)
-    if (head.generation > s.generation) await this.askFor([]) // what the server says of it
-    if (head.generation > s.generation) {
-      const sentence = `the server has given a head of generation ${head.generation}, and says it is in generation ${s.generation}`
-      throw this.lie([s.head, text], sentence)
-    }
-    if (head.generation < s.generation) return // it was on its way
-    await this.remember(text, head, "")
-    s.unheaded = Math.max(0, s.edge.size - head.size)
-    if (s.unheaded < askEvery) s.silent = undefined
-  }
-
-  // memberHead checks what a member has sent.
-  private async memberHead(message: string, from: string): Promise<void> {
-    const { s } = this
     const { keys, tombstones, text } = partsOf(message)
     const head = await this.openMembers(text).catch((err: unknown) => this.unknownKey(message, text, keys, from, err))
     if (head.service !== s.service || head.convoId !== s.convoId) throw new NotSignedError("it is of another log")

@@ -82,12 +82,8 @@ export interface Writer {
   lockOf(queue: string): string
   /** Makes the request of a write, under a new key. */
   seal(write: Write): Promise<Plan>
-  /**
-   * Says what an accepted write changes, and its result for the app.
-   *
-   * @param logHead the signed head of the log that came with the answer
-   */
-  done(write: SealedWrite, answer: string, logHead?: string): Promise<{ result: LexValue; changes: Changes }>
+  /** Says what an accepted write changes, and its result for the app. */
+  done(write: SealedWrite, answer: string): Promise<{ result: LexValue; changes: Changes }>
   /**
    * Takes back what `seal` changed, after the server refused the request because its epoch is over.
    * The write is sealed again afterwards.
@@ -147,8 +143,6 @@ export interface OutboxParts {
   readonly locks: Locks
   readonly clock: Clock
   readonly events: OutboxEvents
-  /** Whether answers shall bring signed heads of the log. */
-  readonly wantsLogHeads?: boolean
   /** The service of a convo, if it is another one than the person's own. */
   readonly serviceOf?: (convo: string) => Did | undefined
 }
@@ -429,12 +423,10 @@ export class Outbox {
 
   private async send(write: SealedWrite): Promise<void> {
     const { method, body } = write.sealed
-    let logHead: string | undefined
-    const wants = this.parts.wantsLogHeads && { onLogHead: (head: string) => (logHead = head) }
     const signal = this.until(write, this.closing.signal)
-    const answer = await this.parts.transport.call({ method, body, signal, ...wants })
+    const answer = await this.parts.transport.call({ method, body, signal })
     await this.locked(write, async () => {
-      const { result, changes } = await this.parts.writer.done(write, answer, logHead)
+      const { result, changes } = await this.parts.writer.done(write, answer)
       this.kept.add(write, changes)
       await this.finish(write, result, changes)
     })

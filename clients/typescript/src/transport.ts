@@ -1,6 +1,5 @@
 // Ways to reach a service: directly with service-auth tokens, and through the user's PDS.
 
-import { fromBase64url } from "./bytes.js"
 import { NoAnswerError, XrpcError } from "./errors.js"
 
 /** One call of an XRPC method. */
@@ -15,11 +14,6 @@ export interface Call {
   readonly bytes?: Uint8Array
   /** Ends the call, which then throws {@link NoAnswerError}. */
   readonly signal?: AbortSignal
-  /**
-   * Asks for a signed head of the convo's log with the answer of sendMessage, and hears it if it comes.
-   * A way that passes no headers on leaves it out.
-   */
-  readonly onLogHead?: (head: string) => void
 }
 
 /**
@@ -46,8 +40,6 @@ export type Fetch = (input: string, init: RequestInit) => Promise<Response>
 /** How long a call may take, in milliseconds. */
 const callTimeout = 60_000
 
-const logHeadHeader = "x-log-head"
-
 /** Sends calls to a service with service-auth tokens of the user. */
 export class DirectTransport implements Transport {
   private readonly find: () => Promise<string>
@@ -67,10 +59,7 @@ export class DirectTransport implements Transport {
   }
 
   async call(call: Call): Promise<string> {
-    const response = await this.send(call, timeoutOf(call))
-    const head = call.onLogHead && logHeadOf(response)
-    if (head !== undefined) call.onLogHead?.(head)
-    return textOf(response)
+    return textOf(await this.send(call, timeoutOf(call)))
   }
 
   async receive(call: Call): Promise<Uint8Array> {
@@ -84,8 +73,7 @@ export class DirectTransport implements Transport {
   private async send(call: Call, signal?: AbortSignal): Promise<Response> {
     const service = await this.find()
     const authorization = `Bearer ${await tokenOf(this.token(call.method))}`
-    const headers = { authorization, ...(call.onLogHead && { [logHeadHeader]: "1" }) }
-    return request(this.fetch, new URL(pathOf(call), service).href, call, headers, signal)
+    return request(this.fetch, new URL(pathOf(call), service).href, call, { authorization }, signal)
   }
 }
 
@@ -98,16 +86,6 @@ function found(service: string | (() => Promise<string>)): () => Promise<string>
     } catch (err) {
       throw new NoAnswerError("the service is not found", { cause: err })
     }
-  }
-}
-
-// logHeadOf reads the signed head that came with an answer. What is no base64 is none.
-function logHeadOf(response: Response): string | undefined {
-  try {
-    const head = response.headers.get(logHeadHeader)
-    return head === null ? undefined : new TextDecoder().decode(fromBase64url(head))
-  } catch {
-    return undefined
   }
 }
 

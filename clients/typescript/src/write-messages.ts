@@ -3,7 +3,7 @@
 import { checkInput } from "./api.js"
 import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
 import type { LexValue } from "./json.js"
-import type { Acknowledged, Seen } from "./log-state.js"
+import type { Seen } from "./log-state.js"
 import type { Plan, SealedWrite, Write } from "./outbox.js"
 import { mustRead, names, type Own } from "./records.js"
 import { type Changes, put } from "./store.js"
@@ -47,13 +47,13 @@ export const kindOfMessages: Kind = {
     return { sealed: request, changes }
   },
 
-  async done(parts: Parts, write: SealedWrite, answer: string, logHead?: string): Promise<Done> {
+  async done(parts: Parts, write: SealedWrite, answer: string): Promise<Done> {
     const { messageId, seq = 0, epoch = 0, receivedAt } = answerOf(mls.sendMessage.main, answer)
     const { id } = write.content as unknown as SendContent
     const changes: Changes = new Map()
     if (parts.checksLogs && seq > 0) {
       const seen: Seen = { seq, kind: 0, epoch, at: Date.parse(receivedAt), body: write.sealed.digest ?? "", sender: parts.did }
-      put(changes, names.acknowledged(write.queue, seq), { seen, ...(logHead !== undefined && { logHead }) } satisfies Acknowledged)
+      put(changes, names.acknowledged(write.queue, seq), seen)
     }
     return { result: { id, messageId, seq } as LexValue, changes }
   },

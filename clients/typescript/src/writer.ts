@@ -68,8 +68,8 @@ export class ClientWriter implements Writer {
     return kindOf(write).seal(this.parts, write)
   }
 
-  done(write: SealedWrite, answer: string, logHead?: string): Promise<Done> {
-    return kindOf(write).done(this.parts, write, answer, logHead)
+  done(write: SealedWrite, answer: string): Promise<Done> {
+    return kindOf(write).done(this.parts, write, answer)
   }
 
   async unseal(write: SealedWrite): Promise<Changes> {

@@ -11,7 +11,7 @@ import (
 )
 
 // A random honest service, whose database goes back now and then, is never accused by devices that
-// read early and late, get piggybacked heads, compare those of each other and hear of acknowledgements.
+// read early and late, ask for heads, compare those of each other and hear of acknowledgements.
 func TestRandomHonestServiceIsNotAccused(t *testing.T) {
 	t.Parallel()
 	for n := range uint64(40) {
@@ -28,7 +28,7 @@ func randomHonestService(t *testing.T, seed uint64, steps int) []*device {
 	names := []string{alice, bob}
 	var devices []*device
 	var waiting [2][]verifier.Seen // read, and not shown yet
-	var piggybacked, messages []string
+	var messages []string
 	for range names {
 		devices = append(devices, newDevice(switching{&now}, func() []verifier.Seen { return now.entries }))
 	}
@@ -36,36 +36,30 @@ func randomHonestService(t *testing.T, seed uint64, steps int) []*device {
 		i := r.IntN(2)
 		d := devices[i]
 		var err error
-		switch r.IntN(9) {
+		switch r.IntN(8) {
 		case 0, 1:
 			now.add(t, names[r.IntN(2)], 1+r.IntN(4))
 		case 2:
 			err = d.read()
 		case 3:
-			if len(now.entries) > 0 {
-				piggybacked = append(piggybacked, now.sign(1+r.IntN(len(now.entries))))
-			}
+			err = d.Refresh(ctx)
 		case 4:
-			if len(piggybacked) > 0 {
-				err = d.Head(ctx, piggybacked[r.IntN(len(piggybacked))], "")
-			}
-		case 5:
 			if d.Newest() != "" {
 				messages = append(messages, d.Message())
 			}
 			if len(messages) > 0 {
 				err = d.Head(ctx, messages[r.IntN(len(messages))], names[1-i])
 			}
-		case 6: // entries are read now, and shown some time later
+		case 5: // entries are read now, and shown some time later
 			waiting[i] = now.entries[min(int(d.Size()), len(now.entries)):]
-		case 7:
+		case 6:
 			for _, m := range waiting[i] {
 				if err = d.Entry(ctx, m); err != nil {
 					break
 				}
 			}
 			waiting[i] = nil
-		case 8:
+		case 7:
 			if r.IntN(10) == 0 { // with and without a loss
 				before := now
 				now = before.copied(t, r.IntN(len(before.entries)+1))

@@ -41,8 +41,18 @@ func parts(message string) (keys []string, tombstones []Sender, head string) {
 	}
 }
 
-// memberHead checks what a member has sent.
-func (v *Verifier) memberHead(ctx context.Context, message, from string) error {
+// Head checks the Message that a member has sent inside an encrypted message. Its head can be older
+// or newer than what was shown. Errors: *Lie, *WentBack, *OtherKey, *OtherSender, ErrReadAgain,
+// ErrNotSigned, and errors of the source.
+func (v *Verifier) Head(ctx context.Context, message, from string) error {
+	if err := v.lied(); err != nil {
+		return err
+	}
+	if len(v.s.Keys) == 0 {
+		if err := v.refresh(ctx, nil); err != nil {
+			return err
+		}
+	}
 	keys, tombstones, text := parts(message)
 	h, err := Open(text, keyList(v.s.Keys))
 	if err != nil && v.otherKey(text) != 0 { // the service could have another key now

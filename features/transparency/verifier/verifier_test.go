@@ -349,7 +349,7 @@ var cheats = []cheat{
 		fork := s.copied(t, 10)
 		s.add(t, alice, 1)
 		fork.add(t, bob, 1)
-		if err := d.Head(context.Background(), s.sign(11), ""); err != nil {
+		if err := d.Refresh(context.Background()); err != nil {
 			return err
 		}
 		return d.Head(context.Background(), fork.sign(11), bob)
@@ -375,23 +375,6 @@ var cheats = []cheat{
 		s.entries, s.stored = rewritten.entries, rewritten.stored
 		return d.read()
 	}, "the server has rewritten the log, or its proof is wrong: its head of 13 entries does not begin with the 10 of " +
-		"an earlier one"},
-	{"rewrite what the head of an event has promised", func(t *testing.T, s *server, d *device) error {
-		s.add(t, bob, 2)
-		piggybacked := s.sign(12)
-		for _, m := range s.entries[10:] {
-			if err := d.Entry(context.Background(), m); err != nil {
-				return err
-			}
-		}
-		if err := d.Head(context.Background(), piggybacked, ""); err != nil {
-			return err
-		}
-		rewritten := s.copied(t, 10)
-		rewritten.add(t, alice, 4)
-		s.entries, s.stored = rewritten.entries, rewritten.stored
-		return d.read()
-	}, "the server has rewritten the log, or its proof is wrong: its head of 14 entries does not begin with the 12 of " +
 		"an earlier one"},
 	{"a generation for each member", func(t *testing.T, s *server, d *device) error {
 		fork := s.copied(t, 10)
@@ -512,7 +495,7 @@ func TestCheatingServersAreCaught(t *testing.T) {
 }
 
 // An honest server is never accused, however the device reads: in parts, from the middle, entries
-// twice, with piggybacked heads that come early and late, and across restarts of the app.
+// twice, with heads that come early and late, and across restarts of the app.
 func TestHonestServerIsNotAccused(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -531,7 +514,7 @@ func TestHonestServerIsNotAccused(t *testing.T) {
 				}
 			}
 			if round%3 == 0 {
-				check("a head comes early", d.Head(ctx, s.sign(end), ""))
+				check("a head comes early", d.Refresh(ctx))
 			}
 			if round%4 == 1 {
 				check("the other reads", other.read())
@@ -540,7 +523,7 @@ func TestHonestServerIsNotAccused(t *testing.T) {
 			if round%5 != 4 {
 				check("read", d.read())
 			}
-			check("a head comes late", d.Head(ctx, s.sign(max(end-3, 1)), ""))
+			check("a member's head comes late", d.Head(ctx, s.sign(max(end-3, 1)), bob))
 			if d.Size() == int64(end) && round%2 == 0 {
 				check("an entry comes again", d.Entry(ctx, s.entries[end-1]))
 			}
@@ -679,7 +662,8 @@ func madeUpHead(t *testing.T) *device {
 	if err := d.Refresh(ctx); err != nil {
 		t.Errorf("then: %v", err)
 	}
-	if err := d.Head(ctx, forger.sign(10), ""); !errors.As(err, new(*verifier.Lie)) {
+	s.head = func(func(int) string) (string, error) { return forger.sign(10), nil }
+	if err := d.Refresh(ctx); !errors.As(err, new(*verifier.Lie)) {
 		t.Errorf("the same from the server: %v", err)
 	}
 	return d
@@ -774,31 +758,6 @@ func TestFailoverBetweenTwoQuestions(t *testing.T) {
 			t.Errorf("then %v, at %d", err, d.Size())
 		}
 	}
-}
-
-// A server whose piggybacked heads stay behind what it shows is asked for a head, as if none had come.
-func TestOldPiggybackedHeads(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	s.add(t, bob, 10)
-	d := newDevice(s, honest(s))
-	if err := d.read(); err != nil {
-		t.Fatal(err)
-	}
-	old := s.sign(10)
-	s.add(t, bob, 400)
-	s.head = func(func(int) string) (string, error) { return "", errors.New("404 MethodNotImplemented") }
-	for _, m := range s.entries[10:] {
-		err := d.Entry(context.Background(), m)
-		if err == nil {
-			d.clock = d.clock.Add(time.Second)
-			err = d.Head(context.Background(), old, "")
-		}
-		if errors.As(err, new(*verifier.Lie)) {
-			return
-		}
-	}
-	t.Error("400 entries without a head of them, and no finding")
 }
 
 // Edges and heads agree with those of tlog.

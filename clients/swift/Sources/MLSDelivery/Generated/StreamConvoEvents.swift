@@ -134,9 +134,8 @@ public enum StreamConvoEvents: EventQuery {
         public var sender: DID
         /// Its position in the convo's log.
         public var seq: Int
-        /// A signed head of the convo's log, as getLogHead gives it, at most some seconds old.
-        /// Each head goes out with one event, and only in convos of which somebody has asked for
-        /// heads.
+        /// The server does not send this field any more: getLogHead gives a signed head of the
+        /// convo's log.
         public var logHead: String?
         /// True if the convo is a request: the caller has not accepted it. Absent otherwise.
         public var request: Bool?
@@ -420,9 +419,8 @@ public enum StreamConvoEvents: EventQuery {
         public var cursor: String
         /// The log entry, as getMessages has it.
         public var message: Defs.MessageView
-        /// A signed head of the convo's log, as getLogHead gives it, at most some seconds old.
-        /// Each head goes out with one event, and only in convos of which somebody has asked for
-        /// heads.
+        /// The server does not send this field any more: getLogHead gives a signed head of the
+        /// convo's log.
         public var logHead: String?
         /// True if the convo is a request: the caller has not accepted it. Absent otherwise.
         public var request: Bool?
