@@ -50,7 +50,7 @@ var encodingRules = []struct {
 	{encodingSecret, "A text that only the server understands, and that gives access. Keep it in the system's key " +
 		"store", "–", false},
 	{encodingKey, "1 to 128 printable ASCII characters without outer spaces, for instance a UUID. Direct clients may " +
-		"send it as the header `Idempotency-Key` instead", "–", true},
+		"send it as the header `Idempotency-Key` instead; beside a key in the body, the header is not read", "–", true},
 	{encodingDID, "`\"did:plc:…\"`: a DID, never a handle", "text", true},
 	{encodingTime, "`\"2026-11-22T09:30:00.123Z\"`: RFC 3339. The server writes UTC, with milliseconds and `Z`", "text",
 		true},
