@@ -158,7 +158,7 @@ func New(cfg Config) (*Server, error) {
 		handlers: handlers{
 			Config: cfg, log: bounded, socketURL: url,
 			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Metrics, cfg.Log),
-			rates: newLimiter(cfg.Rates, cfg.Gate.Percent, cfg.Proxies), openings: newOpenings(),
+			rates:   newLimiter(cfg.Rates, cfg.Gate.Percent, cfg.Proxies), openings: newOpenings(),
 			admission: newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics),
 			places:    newPlaces(runtime.GOMAXPROCS(0)), finders: &limit.Queue{Share: findersOfAddress},
 		},
