@@ -33,7 +33,7 @@ func TestVerdicts(t *testing.T) {
 		{"epoch ahead", func(d *Draft, _ *state) { d.Epoch = 6 }, &EpochMismatchError{}},
 		{"quota", func(d *Draft, _ *state) { d.refusal = spent }, spent},
 	}
-	const busy, sameRequest, otherRequest, hasLeft, outsider, behind, ahead = 0, 2, 3, 4, 5, 8, 9
+	const busy, sameRequest, otherRequest, hasLeft, outsider, behind, ahead = 0, 3, 4, 5, 6, 9, 10
 	seen := map[string]bool{}
 	for set := range 1 << len(reasons) {
 		has := func(i int) bool { return set>>i&1 == 1 }
@@ -67,7 +67,7 @@ func TestVerdicts(t *testing.T) {
 			seen["appended"] = true
 			continue
 		case got == nil:
-			t.Errorf("%011b: appended, want %s", set, reasons[first].name)
+			t.Errorf("%012b: appended, want %s", set, reasons[first].name)
 			continue
 		}
 		seen[reasons[first].name] = true
@@ -83,7 +83,7 @@ func TestVerdicts(t *testing.T) {
 			ok = errors.As(got.Err, &mismatch) && *mismatch == EpochMismatchError{Epoch: d.Epoch, Current: 5}
 		}
 		if !ok {
-			t.Errorf("%011b: %+v, want %s", set, got, reasons[first].name)
+			t.Errorf("%012b: %+v, want %s", set, got, reasons[first].name)
 		}
 	}
 	if len(seen) != len(reasons)+1 {
