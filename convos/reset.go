@@ -251,9 +251,11 @@ func (c *locked) open(ctx context.Context, tx pgx.Tx, r Reset, id uuid.UUID, cre
 	n := r.judged.group
 	var inserted, deleted bool
 	batch := &pgx.Batch{}
-	batch.Queue(resetSQL, id, n.GroupID, creator, int32(n.CipherSuite), n.judged.epoch, n.judged.verdict.level, c.id,
-		c.creator, r.Caller, outbox.Membership, outbox.Joined).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })
+	batch.Queue(resetSQL, pgx.NamedArgs{
+		"successor": id, "successor_group": n.GroupID, "creator": creator, "suite": int32(n.CipherSuite),
+		"epoch": n.judged.epoch, "level": n.judged.verdict.level, "convo": c.id, "convo_creator": c.creator,
+		"caller": r.Caller, "membership": outbox.Membership, "joined": outbox.Joined,
+	}).QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })
 	group := sha256.Sum256(n.GroupID)
 	batch.Queue(`SELECT EXISTS (SELECT FROM deleted_convos WHERE group_hash = $1)`, group[:]).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&deleted) })

@@ -1,8 +1,8 @@
 -- Opens the successor of a convo that is reset, with the convo's members, and inserts their events.
 -- Returns whether the group_id was free.
 --
--- $1 the successor, $2 its group_id, $3 its creator, $4 cipher suite, $5 epoch, $6 commit level
--- $7 the convo, $8 its creator, $9 who resets it, $10 the kind of a membership event, $11 its change
+-- creator is the successor's, convo_creator that of the convo that ends. membership is the kind of a
+-- membership event, joined its change.
 --
 -- Consent carries over: a request stays a request. So does the right to report in disputes
 -- (convos/disputes). A member whose inviter has left cannot report: the member's invited_by names
@@ -10,19 +10,19 @@
 -- roster.
 WITH old AS (
     SELECT did, requested_at, invited_by, row_number() OVER (ORDER BY joined_seq, role, did) AS ord
-    FROM members WHERE convo_id = $7 AND left_at IS NULL
+    FROM members WHERE convo_id = @convo AND left_at IS NULL
 ), convo AS (
     INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, name, description, commit_level, predecessor_id, created_at)
-    SELECT $1, $2, $3, $4, $5, name, description, $6, id, date_trunc('milliseconds', clock_timestamp()) FROM convos WHERE id = $7
+    SELECT @successor, @successor_group, @creator, @suite, @epoch, name, description, @level, id, date_trunc('milliseconds', clock_timestamp()) FROM convos WHERE id = @convo
     ON CONFLICT (group_id) DO NOTHING
     RETURNING id, created_at
 ), roster AS (
     INSERT INTO members (convo_id, did, role, joined_at, joined_seq, requested_at, invited_by)
-    SELECT convo.id, old.did, CASE old.did WHEN $3 THEN 'creator' ELSE 'member' END, convo.created_at, 0, old.requested_at,
+    SELECT convo.id, old.did, CASE old.did WHEN @creator THEN 'creator' ELSE 'member' END, convo.created_at, 0, old.requested_at,
         CASE
-            WHEN old.did = $3 OR old.invited_by IS NULL THEN NULL
+            WHEN old.did = @creator OR old.invited_by IS NULL THEN NULL
             WHEN old.invited_by IN (SELECT did FROM old) THEN old.invited_by
-            WHEN old.invited_by = $8 THEN NULL
+            WHEN old.invited_by = @convo_creator THEN NULL
             ELSE old.did
         END
     FROM convo, old
@@ -30,8 +30,8 @@ WITH old AS (
     RETURNING convo_id, did, requested_at IS NOT NULL AS request
 ), event AS (
     INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-    SELECT $10, convo_id, 0, did,
-        jsonb_build_object('change', $11::text, 'by', $9::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request', request),
+    SELECT @membership, convo_id, 0, did,
+        jsonb_build_object('change', @joined::text, 'by', @caller::text, 'epoch', @epoch::bigint, 'commitNeeded', false, 'request', request),
         clock_timestamp()
     FROM roster
 )

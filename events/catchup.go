@@ -254,9 +254,10 @@ func (c *catchUp) findInTable(ctx context.Context, end int64) (found []*Event, _
 	var first, newest int64
 	err = c.hub.cfg.Reads.Read(ctx, func(ctx context.Context, db *pgxpool.Pool) error {
 		both := &pgx.Batch{}
-		both.Queue(findEvents,
-			convos, from, to, c.dayOf(c.place+1), c.dayOf(end), limit, c.buffer.did, c.place, end,
-			indexSpan).Query(func(rows pgx.Rows) error {
+		both.Queue(findEvents, pgx.NamedArgs{
+			"convos": convos, "froms": from, "uptos": to, "first_day": c.dayOf(c.place + 1), "last_day": c.dayOf(end),
+			"limit": limit, "did": c.buffer.did, "before": c.place, "last": end, "span": indexSpan,
+		}).Query(func(rows pgx.Rows) error {
 			found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Event, error) { return c.of.scan(row) })
 			return err
 		})

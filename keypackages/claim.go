@@ -109,9 +109,11 @@ type claimedRows struct {
 }
 
 func (c *claimedRows) queue(batch *pgx.Batch, r ClaimRequest) {
-	batch.Queue(claimSQL, r.claimable(), int32(r.CipherSuite), r.Caller, ClaimLifetime,
-		maxClaimed, maxDevices, Budget, budgetPeriod, Threshold+thresholdMargin, OutsidersBudget,
-		consent.NewestConvos).Query(c.scan)
+	batch.Queue(claimSQL, pgx.NamedArgs{
+		"dids": r.claimable(), "suite": int32(r.CipherSuite), "caller": r.Caller, "lifetime": ClaimLifetime,
+		"most": maxClaimed, "devices": maxDevices, "budget": Budget, "period": budgetPeriod,
+		"few": Threshold + thresholdMargin, "outsiders": OutsidersBudget, "newest": consent.NewestConvos,
+	}).Query(c.scan)
 }
 
 func (c *claimedRows) scan(rows pgx.Rows) error {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
 	"mlsd/people/consent"
@@ -38,8 +40,9 @@ func TestClaimCountsByIndex(t *testing.T) {
 	}
 	var plan []struct{ Plan node }
 	err := db.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(claim),
-		[]string{"did:plc:bob"}, 0, "did:plc:carol", time.Hour, 500, 20, keypackages.Budget, 24*time.Hour, 10,
-		keypackages.OutsidersBudget, consent.NewestConvos).Scan(&plan)
+		pgx.NamedArgs{"dids": []string{"did:plc:bob"}, "suite": 0, "caller": "did:plc:carol", "lifetime": time.Hour,
+			"most": 500, "devices": 20, "budget": keypackages.Budget, "period": 24 * time.Hour, "few": 10,
+			"outsiders": keypackages.OutsidersBudget, "newest": consent.NewestConvos}).Scan(&plan)
 	if err != nil {
 		t.Fatal(err)
 	}

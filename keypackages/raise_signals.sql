@@ -1,7 +1,6 @@
 -- Raises signals, and inserts an event for each signal that was not raised before.
 --
--- $1 DIDs, $2 devices, $3 cipher suites, $4 kinds, in parallel
--- $5 Threshold
+-- dids, devices, suites and kinds are parallel.
 --
 -- The transaction holds the owners' locks, so that a signal agrees with its stock.
 WITH raised AS (
@@ -13,9 +12,9 @@ WITH raised AS (
 			WHERE did = s.did AND device_id = s.device_id AND cipher_suite = s.cipher_suite
 				AND state = 'available' AND NOT last_resort AND not_after > clock_timestamp()
 		) AS available
-		FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[]) AS s (did, device_id, cipher_suite, kind)
+		FROM unnest(@dids::text[], @devices::text[], @suites::integer[], @kinds::text[]) AS s (did, device_id, cipher_suite, kind)
 	) counted
-	WHERE kind = 'last_resort' OR available < $5
+	WHERE kind = 'last_resort' OR available < @threshold
 	ORDER BY did, device_id, cipher_suite, kind
 	ON CONFLICT DO NOTHING
 	RETURNING did, device_id, cipher_suite, kind, count AS available

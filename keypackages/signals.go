@@ -48,7 +48,8 @@ func raiseSignals(ctx context.Context, tx pgx.Tx, all []served) error {
 	}
 	var batch pgx.Batch
 	pgpool.LockStocks.Queue(&batch, owners...)
-	batch.Queue(raiseSQL, owners, devices, suites, kinds, Threshold)
+	batch.Queue(raiseSQL, pgx.NamedArgs{"dids": owners, "devices": devices, "suites": suites, "kinds": kinds,
+		"threshold": Threshold})
 	return tx.SendBatch(ctx, &batch).Close()
 }
 

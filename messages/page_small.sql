@@ -3,22 +3,20 @@
 -- member gets at least one row, an outsider gets no row, and a former member gets a row without a
 -- message.
 --
--- $1 convo, $2 reader, $3 the seq before the page, $4 the seq of the cursor, $5 the last seq
--- $6 the number of messages, plus one
--- $7 the bytes of the largest body; a larger body is NULL
--- $8 whether commits are in the page
+-- The page begins after the seq after, and ends with the seq upto. cursor is the seq of the caller's
+-- cursor. commits says whether commits are in the page. A body larger than bytes is NULL.
 --
--- $6 and $7 bound the page, so the statement need not add up sizes. The caller asks for one row
+-- limit and bytes bound the page, so the statement need not add up sizes. The caller asks for one row
 -- more than it needs, to see whether the log continues after the page.
-SELECT c.last_seq, me.left_at IS NOT NULL, (SELECT created_at FROM messages WHERE convo_id = $1 AND seq = $4),
+SELECT c.last_seq, me.left_at IS NOT NULL, (SELECT created_at FROM messages WHERE convo_id = @convo AND seq = @cursor),
 	page.seq, page.kind, page.sender_did, page.epoch, page.body, page.embed_type, page.embed_uri, page.created_at, false AS more
 FROM members me
 JOIN convos c ON c.id = me.convo_id
 LEFT JOIN LATERAL (
-	SELECT seq, kind, sender_did, epoch, CASE WHEN octet_length(body) <= $7 THEN body END AS body, embed_type, embed_uri, created_at
+	SELECT seq, kind, sender_did, epoch, CASE WHEN octet_length(body) <= @bytes THEN body END AS body, embed_type, embed_uri, created_at
 	FROM messages
-	WHERE convo_id = $1 AND me.left_at IS NULL
-		AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) AND (kind < 3 OR $8)
-	ORDER BY seq LIMIT $6
+	WHERE convo_id = @convo AND me.left_at IS NULL
+		AND seq BETWEEN greatest(me.joined_seq, @after::bigint + 1) AND least(c.last_seq, @upto) AND (kind < 3 OR @commits)
+	ORDER BY seq LIMIT @limit
 ) page ON true
-WHERE me.convo_id = $1 AND me.did = $2
+WHERE me.convo_id = @convo AND me.did = @reader

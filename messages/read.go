@@ -121,24 +121,30 @@ type reading struct {
 // runSmall reads messages up to the first large body, because a page of large bodies could exceed
 // SmallBytes. cut reports whether there is a large body.
 func (r *reading) runSmall(ctx context.Context, q pgpool.Queryer) (cut bool, err error) {
-	limit, largest := r.Limit+1, r.SmallBytes/int64(r.Limit+1)
+	args := r.args(r.Limit+1, r.SmallBytes/int64(r.Limit+1))
 	if r.Entries == CommitsOnly {
-		return r.read(q.Query(ctx, smallCommits, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, largest))
+		return r.read(q.Query(ctx, smallCommits, args))
 	}
-	return r.read(q.Query(ctx, smallPage, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, largest,
-		r.Entries == Everything))
+	return r.read(q.Query(ctx, smallPage, args))
 }
 
 // runLarge reads the rest of the page, up to the given bytes of bodies.
 func (r *reading) runLarge(ctx context.Context, q pgpool.Queryer, bytes int64) (err error) {
-	limit, first := r.Limit-r.n, r.n == 0
+	args := r.args(r.Limit-r.n, bytes)
 	if r.Entries == CommitsOnly {
-		_, err = r.read(q.Query(ctx, largeCommits, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, bytes, first))
+		_, err = r.read(q.Query(ctx, largeCommits, args))
 		return err
 	}
-	_, err = r.read(q.Query(ctx, largePage, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, bytes,
-		r.Entries == Everything, first))
+	_, err = r.read(q.Query(ctx, largePage, args))
 	return err
+}
+
+// args are the parameters of the statements that read a page.
+func (r *reading) args(limit int, bytes int64) pgx.NamedArgs {
+	return pgx.NamedArgs{
+		"convo": r.ConvoID, "reader": r.Reader, "after": r.After, "cursor": r.cursor, "upto": r.upTo, "limit": limit,
+		"bytes": bytes, "commits": r.Entries == Everything, "first": r.n == 0,
+	}
 }
 
 // read reads the rows of a statement. cut reports whether the statement has left out a body.

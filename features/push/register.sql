@@ -1,15 +1,14 @@
--- Registers a device: $1 did, $2 device_id, $3 kind, $4 address, $5 topic, $6 environment, $7 a new
--- secret, $8 whether it must answer a challenge before it is called. Returns the target's secret
--- and state.
+-- Registers a device. secret is a new one, and challenge says whether the device must answer a
+-- challenge before it is called. Returns the target's secret and state.
 --
 -- If the device has this target already, its secret and state stay, but a failed target becomes
 -- pending again. registration is new each time, so that the outcome of an older call does not
 -- delete the target.
 WITH new AS (
-	SELECT CASE WHEN $8 THEN 'pending' ELSE 'active' END AS state, clock_timestamp() AS at
+	SELECT CASE WHEN @challenge THEN 'pending' ELSE 'active' END AS state, clock_timestamp() AS at
 )
 INSERT INTO push_targets AS t (did, device_id, kind, address, topic, environment, secret, created_at, state, challenge_at, registration)
-SELECT $1, $2, $3, $4, $5, $6, $7, at, state, CASE state WHEN 'pending' THEN at END, gen_random_uuid() FROM new
+SELECT @did, @device, @kind, @address, @topic, @environment, @secret, at, state, CASE state WHEN 'pending' THEN at END, gen_random_uuid() FROM new
 ON CONFLICT (did, device_id) DO UPDATE
 SET kind = excluded.kind, address = excluded.address, topic = excluded.topic, environment = excluded.environment,
 	registration = excluded.registration,

@@ -188,9 +188,10 @@ func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error
 	if !known && others >= cmp.Or(p.Targets, DefaultTargets) {
 		return t, fmt.Errorf("%w: %d of %d", ErrTooManyTargets, others, cmp.Or(p.Targets, DefaultTargets))
 	}
-	err = tx.QueryRow(ctx, registerSQL, t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.Environment, t.Secret,
-		t.mustAgree()).
-		Scan(&t.Secret, &t.State)
+	err = tx.QueryRow(ctx, registerSQL, pgx.NamedArgs{
+		"did": t.DID, "device": t.DeviceID, "kind": t.Kind, "address": t.Address, "topic": t.Topic,
+		"environment": t.Environment, "secret": t.Secret, "challenge": t.mustAgree(),
+	}).Scan(&t.Secret, &t.State)
 	return t, errs.Wrap(err, "register the device")
 }
 

@@ -150,7 +150,8 @@ func (c *counter) writes(callers map[string]*top, hour time.Time) *pgx.Batch {
 	b := &pgx.Batch{}
 	if len(callers) > 0 {
 		rows := callerColumns(callers)
-		b.Queue(writeCallers, hour, rows.kinds, rows.dids, rows.nsids, rows.ns, rows.seconds)
+		b.Queue(writeCallers, pgx.NamedArgs{"hour": hour, "kinds": rows.kinds, "dids": rows.dids, "nsids": rows.nsids,
+			"counts": rows.ns, "seconds": rows.seconds})
 		b.Queue(trimCallers, hour, listed)
 	}
 	c.newConflicts(b, callers[c.keyConflict], hour)

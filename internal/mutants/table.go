@@ -250,9 +250,9 @@ var mutants = []mutant{
 		{"messages.reading.admit", `if left {`, `if left && last < 0 {`},
 		{"messages/page_small.sql", `AND me.left_at IS NULL`, ``}}},
 	{"member reads from before it joined", "TestRemovedMemberReadsNothing", []edit{
-		{"messages/page_small.sql", `greatest(me.joined_seq, $3::bigint + 1)`, `$3::bigint + 1`}}},
+		{"messages/page_small.sql", `greatest(me.joined_seq, @after::bigint + 1)`, `@after::bigint + 1`}}},
 	{"page without its membership", "TestOutsidersLearnNothing", []edit{
-		{"messages/page_small.sql", `me.did = $2`, `me.role = 'creator' AND $2::text <> ''`}}},
+		{"messages/page_small.sql", `me.did = @reader`, `me.role = 'creator' AND @reader::text <> ''`}}},
 	// Cursors
 	{"a cursor goes back", "convos.TestCursorsTogether", []edit{
 		{"convos/movecursors.sql", `a.furthest > a.cursor_seq`, `a.furthest <> a.cursor_seq`},
@@ -272,11 +272,11 @@ var mutants = []mutant{
 	{"double-claim (lapsed)", "TestOrphanedClaim", []edit{
 		{"keypackages/end_claims.sql", `SET state = 'orphaned'`, `SET state = 'available', claimed_by = NULL`}}},
 	{"drain", "TestDrain", []edit{
-		{"keypackages/claim.sql", `>= $7 OR outsider`, `>= $7 + 1000000 OR outsider`}}},
+		{"keypackages/claim.sql", `>= @budget OR outsider`, `>= @budget + 1000000 OR outsider`}}},
 	{"last resort beside a one-time KeyPackage", "keypackages.TestLastResort", []edit{
 		{"keypackages/claim.sql", `AND NOT EXISTS (SELECT FROM claimed c WHERE (c.did, c.device_id) = (k.did, k.device_id))`, ``}}},
 	{"expired-served", "TestExpiredServed", []edit{
-		{"keypackages/claim.sql", `NOT last_resort AND not_after > clock_timestamp() AND ($2`, `NOT last_resort AND ($2`},
+		{"keypackages/claim.sql", `NOT last_resort AND not_after > clock_timestamp() AND (@suite`, `NOT last_resort AND (@suite`},
 		{"keypackages/claim.sql", `NOT last_resort AND not_after > clock_timestamp() ORDER`, `NOT last_resort ORDER`}}},
 	{"locked-last-resort", "TestLockedLastResort", []edit{
 		{"keypackages/claim.sql", `FROM key_packages k`, `FROM (SELECT * FROM key_packages FOR UPDATE SKIP LOCKED) k`}}},

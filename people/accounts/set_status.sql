@@ -1,7 +1,7 @@
 -- Stores what a relay states about accounts. Returns the DIDs of the rows that were written.
 --
---  $1 DIDs, each once   $2 states    $3 times of the relay   $4 seqs of the relay
--- $5 the relay $6 the time from deletion to erasure; NULL means never
+-- dids, states, times and seqs are parallel, each DID once; times and seqs are those of the relay
+-- source. erase_after is the time from deletion to erasure; NULL means never.
 --
 -- An active account without a row needs no row. Nor does an account that has nothing here and has
 -- not called, because a relay carries millions of accounts. The clock is locked before any row of
@@ -10,7 +10,7 @@
 -- A statement of the same relay is older if neither its seq nor its time is newer. If a relay
 -- begins its seqs anew, its times are newer. Seqs of two relays cannot be compared.
 WITH relevant AS MATERIALIZED (
-	SELECT s.* FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::bigint[]) AS s (did, status, at, seq)
+	SELECT s.* FROM unnest(@dids::text[], @states::text[], @times::timestamptz[], @seqs::bigint[]) AS s (did, status, at, seq)
 	WHERE EXISTS (SELECT FROM accounts a WHERE a.did = s.did)
 		OR s.status <> 'active' AND (
 			EXISTS (SELECT FROM members m WHERE m.did = s.did AND m.left_at IS NULL)
@@ -21,7 +21,7 @@ WITH relevant AS MATERIALIZED (
 	UPDATE account_clock SET version = version + 1 WHERE EXISTS (SELECT FROM relevant) RETURNING version
 )
 INSERT INTO accounts AS a (did, status, status_source, status_seq, status_at, erase_after, version)
-SELECT did, status, $5, seq, at, CASE WHEN status = 'deleted' THEN clock_timestamp() + $6::interval END, version
+SELECT did, status, @source, seq, at, CASE WHEN status = 'deleted' THEN clock_timestamp() + @erase_after::interval END, version
 FROM relevant, clock
 ON CONFLICT (did) DO UPDATE
 SET status = excluded.status, status_source = excluded.status_source, status_seq = excluded.status_seq, status_at = excluded.status_at,

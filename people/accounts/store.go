@@ -128,7 +128,9 @@ func (s *Store) SetStatus(ctx context.Context, db pgpool.DB, source string, chan
 	if s.eraseAfter > 0 {
 		erase = &s.eraseAfter
 	}
-	known, err := pgpool.Collect(ctx, db, pgx.RowTo[syntax.DID], setStatusSQL, dids, statuses, ats, seqs, source, erase)
+	known, err := pgpool.Collect(ctx, db, pgx.RowTo[syntax.DID], setStatusSQL, pgx.NamedArgs{
+		"dids": dids, "states": statuses, "times": ats, "seqs": seqs, "source": source, "erase_after": erase,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("store the states of accounts: %w", err)
 	}

@@ -92,9 +92,10 @@ func (s *Service) Create(ctx context.Context, did syntax.DID, from, device strin
 		return Grant{}, fmt.Errorf("make the id of a session: %w", err)
 	}
 	r.key = signer.id
-	err = s.cfg.Lookups.QueryRow(ctx, createSQL,
-		r.id, did, device, identity.Key.DIDKey(), identity.Version, r.key, bearerLife, sessionLife, maxSessions).
-		Scan(&r.issued, &r.expires, &r.ends)
+	err = s.cfg.Lookups.QueryRow(ctx, createSQL, pgx.NamedArgs{
+		"id": r.id, "did": did, "device": device, "account_key": identity.Key.DIDKey(), "key_version": identity.Version,
+		"signing_key": r.key, "bearer_life": bearerLife, "life": sessionLife, "most": maxSessions,
+	}).Scan(&r.issued, &r.expires, &r.ends)
 	if err != nil {
 		return Grant{}, fmt.Errorf("store a session: %w", err)
 	}
