@@ -45,7 +45,7 @@ func labelValues() map[string][]string {
 			push_jobs quota_counts invitations requests sent_invitations
 			sent_invitations_given_up received_invitations invitation_budgets erasure_confirmations attachments_unfinished
 			attachments_expired`),
-		"worker": append(words("welcomes key_packages records used_tokens tickets sweeper"), "schema watch",
+		"worker": append(words("welcomes key_packages records used_tokens tickets sweeper"), "schema watch", "write watch",
 			"identity key sync",
 			"session reader", "session key rotation", "log key reader", "convo sweeper", "eraser of accounts",
 			"push backlog", "push worker", "invitation sender", "request recorder",
