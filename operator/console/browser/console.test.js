@@ -20,7 +20,7 @@ before(async () => {
   // As root Chromium does not run in its sandbox.
   const args = process.getuid?.() === 0 ? ["--no-sandbox"] : []
   browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args })
-  await server.play("long-conversation", "contended-commits", "key-other-body", "welcome-damaged")
+  await server.play("long-conversation", "contended-commits", "welcome-damaged")
   await server.plant("plant.sql")
 })
 
