@@ -40,6 +40,7 @@ import (
 	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/limit/limittest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
@@ -183,6 +184,8 @@ func (w *world) check() {
 // boot returns a node on the world's database. A second one shares nothing else with the first.
 func (w *world) boot() *api.Server {
 	w.t.Helper()
+	var server *api.Server
+	limittest.Watch(w.t, func() []any { return []any{server} })
 	log := slog.New(slog.NewTextHandler(testLog{w}, nil))
 	auth, err := serviceauth.New(serviceauth.Config{
 		Audiences: serviceauth.Audiences(w.self), Directory: w.directory, Replays: serviceauth.NewUsedTokens(w.db),
@@ -208,7 +211,7 @@ func (w *world) boot() *api.Server {
 	heads := w.newHeads(log)
 	w.network = network.New(network.Config{DID: w.self, Services: w.services, Seeds: heads.Seeds, Trust: w.trust,
 		AllowLoopback: true})
-	server, err := api.New(complete(api.Config{
+	server, err = api.New(complete(api.Config{
 		Attachments: w.newAttachments(writes, log), AttachmentDeleted: w.deleted,
 		Heads:    heads,
 		Network:  w.network,

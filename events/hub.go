@@ -14,9 +14,9 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/semaphore"
 
 	"mlsd/events/signals"
+	"mlsd/internal/limit"
 	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/internal/worker"
@@ -79,8 +79,8 @@ func NewHub(c HubConfig) *Hub {
 	h := &Hub{
 		registry: registry{
 			size: c.Buffer, now: time.Now, metrics: c.Metrics, presence: c.Presence,
-			large: semaphore.NewWeighted(c.Large), ofDID: max(c.Large/largeShare, minShare),
-			all: map[*buffer]struct{}{}, byDID: map[syntax.DID][]*buffer{}, shares: map[syntax.DID]*share{},
+			large: &limit.Queue{Size: c.Large, Share: max(c.Large/largeShare, minShare)},
+			all:   map[*buffer]struct{}{}, byDID: map[syntax.DID][]*buffer{}, shares: map[syntax.DID]*share{},
 			byConvo: map[uuid.UUID]map[*buffer]struct{}{}, shared: map[int64]weak.Pointer[Event]{},
 		},
 		cfg: c, wake: worker.NewTrigger(), started: make(chan struct{}),

@@ -17,6 +17,7 @@ import (
 
 	"mlsd/events"
 	"mlsd/idem"
+	"mlsd/internal/limit/limittest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
@@ -117,6 +118,7 @@ func (w *world) node(t testing.TB, more ...func(*events.HubConfig)) *node {
 	for _, set := range more {
 		set(&cfg)
 	}
+	limittest.Watch(t, func() []any { return []any{n.hub} })
 	n.hub = events.NewHub(cfg)
 	n.seq = events.NewSequencer(events.SequencerConfig{
 		DB: w.db, Log: log, Metrics: n.counts, Retention: 7 * 24 * time.Hour, Moved: n.hub.Grown,
