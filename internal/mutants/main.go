@@ -9,8 +9,8 @@
 //	go run ./internal/mutants -rack      has clientsim torture look for the bugs of a second table
 //
 // The source itself does not change: the compiler reads the copy. Only the test that the entry
-// names runs, once. Before that, all chosen tests must pass without a bug. All bugs take less than
-// 40 minutes on two cores.
+// names runs, once. Before that, all chosen tests must pass without a bug. All bugs take about a
+// quarter of an hour on two cores.
 //
 // # The table
 //

@@ -117,12 +117,12 @@ var mutants = []mutant{
 	// Reads from a standby
 	{"a standby that is behind is read", "internal/standby.TestStandbyIsBehind", []edit{
 		{"internal/standby.session.lacks", `max(upTo-has, 0)`, `max(upTo-has, 0) * 0`}}},
-	{"a read takes the answer to an earlier question", "internal/standby.TestReadsSeeEarlierWrites", []edit{
+	{"a read takes the answer to an earlier question", "internal/standby.TestReadWaitsForItsOwnQuestion", []edit{
 		{"internal/standby.Reads.await", `waiting := r.next`, `waiting := r.next
 	if r.asked != nil {
 		waiting = r.asked
 	}`}}},
-	{"a promoted standby is read", "internal/standby.TestStandbyIsPromoted", []edit{
+	{"a promoted standby is read", "internal/standby.TestPromotedIsNoStandby", []edit{
 		{"internal/standby.session.lacks", `if !standby {`, `if false {`}}},
 	// Welcomes
 	{"second-fetch-410", "TestSecondFetch410", []edit{
@@ -352,7 +352,7 @@ var mutants = []mutant{
 		{"events.registry.publishMembership", `if joined {`, `if joined || !joined {`}}},
 	{"removed-still-streams (catching up)", "events.TestRemovedStillStreams", []edit{
 		{"events.catchUp.replay", `membership{ch.convo, from, ch.at}`, `membership{ch.convo, from, c.upto}`}}},
-	{"a gap before the live events", "events.TestSixteenWriters", []edit{
+	{"a gap before the live events", "events.TestNothingIsMissedBeforeLive", []edit{
 		{"events.registry.attach", `r.offerMissed(b, r.memory.after(b.place))`, `r.offerMissed(b, nil)`}}},
 	{"days are dropped in silence", "events.TestDroppedWhileCatchingUp", []edit{
 		{"events.catchUp.findInTable", `first > c.place+1 ||`, `first > c.place+1 && first < 0 ||`}}},
