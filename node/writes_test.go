@@ -74,6 +74,8 @@ func TestWritesDoNotSucceed(t *testing.T) {
 		{name: "a reader", lock: `SELECT count(*) FROM convos`, want: []string{"no other transaction holds locks"}},
 		{name: "a full disk", last: &pgconn.PgError{Code: "53100"}, want: []string{"disk is full"}},
 		{name: "a standby", last: fmt.Errorf("send: %w", &pgconn.PgError{Code: "25006"}), want: []string{"read-only"}},
+		{name: "a full disk, seen by new connections", last: fmt.Errorf("connect: %w",
+			&pgconn.PgError{Code: "XX000", Message: "could not write init file"}), want: []string{"disk is full"}},
 		{name: "something else", last: errors.New("it broke"), want: []string{"it broke"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -118,6 +120,37 @@ func TestWritesDoNotSucceed(t *testing.T) {
 			end()
 			if line := w.round(sent, waited); !strings.Contains(line, "writes succeed again") || w.fault() != "" {
 				t.Errorf("at the end: %s, fault %s", line, w.fault())
+			}
+		})
+	}
+}
+
+// G4: writes do not succeed, and nobody can ask the database why. The error that says why stays,
+// whatever comes after it.
+func TestWritesFailAndNobodyCanAsk(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		said []error // by the database
+		want string
+	}{
+		{"it never answers", nil, "look for holders of locks"},
+		{"its disk was full", []error{&pgconn.PgError{Code: "53100"}, errors.New("connection refused")}, "disk is full"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWatchedWrites(t)
+			w.db.Close()
+			for _, err := range tc.said {
+				w.takes(err, 0)
+			}
+			w.Answered(broken)
+			_ = w.RunOnce(t.Context()) // the first round is no fault yet
+			if line := w.round(broken); !strings.Contains(line, tc.want) || w.failing() != 1 {
+				t.Errorf("the line lacks %q: %s", tc.want, line)
+			}
+			if w.round(broken); !strings.Contains(w.fault(), tc.want) {
+				t.Errorf("a round later it is %s", w.fault())
 			}
 		})
 	}
