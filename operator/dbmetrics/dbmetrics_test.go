@@ -227,12 +227,14 @@ func TestSample(t *testing.T) {
 	t.Error("all rows are counted each time")
 }
 
-// A collector reads once in its interval. If it cannot read, it reports no old values.
+// A collector reads once in its interval. If it cannot read, it reports no old values, and a line
+// names the metric that it could not read (G14: and not how the metric is described).
 func TestReadingIsRareAndHonest(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	var lines strings.Builder
 	rare, often := dbmetrics.New(db, slog.New(slog.DiscardHandler), time.Hour, time.Now),
-		dbmetrics.New(db, slog.New(slog.DiscardHandler), 0, time.Now)
+		dbmetrics.New(db, slog.New(slog.NewTextHandler(&lines, nil)), 0, time.Now)
 	for _, c := range []*dbmetrics.Collector{rare, often} {
 		want(t, scrape(t, c), map[string]float64{"mlsd_database_up": 1, "mlsd_key_package_signals low": 0})
 	}
@@ -242,6 +244,9 @@ func TestReadingIsRareAndHonest(t *testing.T) {
 	execute(t, db, `DROP TABLE key_package_signals`)
 	if diff := cmp.Diff(map[string]float64{"mlsd_database_up": 0}, scrape(t, often)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if !strings.Contains(lines.String(), `error="mlsd_key_package_signals: ERROR: `) {
+		t.Errorf("the line does not name the metric: %s", lines.String())
 	}
 }
 
