@@ -99,20 +99,26 @@ func TestAdminAccountShow(t *testing.T) {
 	t.Parallel()
 	w, database := operated(t)
 	alice, bob := w.user(), w.user()
-	alice.create(bob)
+	c := alice.create(bob)
 	bob.publication().must().ok()
 	got := done[operator.Account](w, "account", "show", bob.did().String())
 	want := operator.Account{Account: accounts.Account{DID: bob.did(), Status: "active"}, Counts: archive.Counts{
 		Devices: 1, KeyPackages: 2, Available: 1, Convos: 1, PendingWelcomes: 1, Records: 2,
 	}}
 	if diff := cmp.Diff(want, got,
-		cmpopts.IgnoreFields(archive.Counts{}, "KeyPackageBytes", "RecordBytes", "LastPublished", "LastRecord",
+		cmpopts.IgnoreFields(archive.Counts{}, "KeyPackageBytes", "RecordBytes", "LastPublished", "LastWrite",
 			"OldestMembership")); diff != "" {
 		t.Errorf("bob (-want +got):\n%s", diff)
 	}
-	if got.KeyPackageBytes == 0 || got.RecordBytes == 0 || got.LastPublished == nil || got.LastRecord == nil ||
+	if got.KeyPackageBytes == 0 || got.RecordBytes == 0 || got.LastPublished == nil || got.LastWrite == nil ||
 		got.OldestMembership == nil {
 		t.Errorf("bob: %+v", got)
+	}
+	// G14: a message has no record, and is a write.
+	first := done[operator.Account](w, "account", "show", alice.did().String()).LastWrite
+	alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "hello")).must().ok()
+	if last := done[operator.Account](w, "account", "show", alice.did().String()).LastWrite; !last.After(*first) {
+		t.Errorf("alice's last write: %v, before her message %v", last, first)
 	}
 	nothing := operator.Account{Account: accounts.Account{DID: "did:web:nobody.example", Status: "active"}}
 	if got := done[operator.Account](w, "account", "show", "did:web:nobody.example"); got != nothing {
