@@ -24,7 +24,7 @@ func (d *deadlined) SetWriteDeadline(t time.Time) error { d.write = t; return ni
 func TestCheckOutlivesTimeouts(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := &checker{db, slog.New(slog.DiscardHandler), invariants.NewChecker(db)}
+	c := &checker{slog.New(slog.DiscardHandler), invariants.NewChecker(db), time.Now}
 	for _, path := range []string{"/check", "/check?convo=1f0c9a5e-0000-4000-8000-000000000000"} {
 		begun := time.Now()
 		w := &deadlined{httptest.NewRecorder(), begun, begun}

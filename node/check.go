@@ -3,25 +3,31 @@ package node
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/duration"
 	"mlsd/operator/invariants"
 )
 
 // checkAnswerTimeout is how long the client has to read the result of a check.
 const checkAnswerTimeout = time.Minute
 
-// checker answers with the violated promises of one convo (?convo=ID) or of the whole database, as
-// a JSON array of texts. A check of one convo does not wait for one of the whole database.
+// checker answers with the violated promises as a JSON array of texts: of everything, of one convo
+// (?convo=ID), of some convos chosen by chance (?sample=N), or of the convos with events since a time
+// (?since=2026-01-02T15:04:05Z, or ?since=2h). A check of everything ends after ten minutes with the
+// text where it goes on (?after=ID). A check of one convo does not wait for another check.
 type checker struct {
-	db  *pgxpool.Pool
 	log *slog.Logger
 	all *invariants.Checker
+	now func() time.Time
 }
 
 // ServeHTTP implements http.Handler. The listener's timeouts are too short for a check, so it sets
@@ -43,7 +49,7 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // writeFindings answers with the findings of a check as a JSON array, or with its error.
 func writeFindings(w http.ResponseWriter, log *slog.Logger, findings []string, err error) {
 	switch {
-	case errors.Is(err, errNotUUID):
+	case errors.Is(err, errBadQuery), errors.Is(err, invariants.ErrSince):
 		writeText(w, log, http.StatusBadRequest, err.Error())
 		return
 	case err != nil:
@@ -73,7 +79,14 @@ func clientFaults(db *pgxpool.Pool, log *slog.Logger) http.HandlerFunc {
 	}
 }
 
-var errNotUUID = errors.New("convo must be a UUID")
+var (
+	errBadQuery = errors.New("the query is wrong")
+	errNotUUID  = errors.New("it must be a UUID")
+)
+
+func badQuery(name, text string, why error) error {
+	return fmt.Errorf("%w: %s=%q: %w", errBadQuery, name, text, why)
+}
 
 // convoOf returns the convo that a request names, or nil.
 func convoOf(r *http.Request) (*uuid.UUID, error) {
@@ -83,19 +96,58 @@ func convoOf(r *http.Request) (*uuid.UUID, error) {
 	}
 	id, err := uuid.Parse(text)
 	if err != nil {
-		return nil, errNotUUID
+		return nil, badQuery("convo", text, errNotUUID)
 	}
 	return &id, nil
 }
 
+// maxSample is how many convos a check may choose by chance.
+const maxSample = 1_000_000
+
+// scope reads the query of a check. It may name one of convo, sample, since and after.
+func (c *checker) scope(q url.Values) (s invariants.Scope, err error) {
+	if len(q) > 1 {
+		return s, fmt.Errorf("%w: give one of convo, sample, since and after", errBadQuery)
+	}
+	for name := range q {
+		text := q.Get(name)
+		switch name {
+		case "convo":
+			id, not := uuid.Parse(text)
+			if s.Convos = []uuid.UUID{id}; not != nil {
+				err = errNotUUID
+			}
+		case "after":
+			if s.After, err = uuid.Parse(text); err != nil {
+				err = errNotUUID
+			}
+		case "sample":
+			if s.Sample, err = strconv.Atoi(text); err != nil || s.Sample < 1 || s.Sample > maxSample {
+				err = fmt.Errorf("it must be a number from 1 to %d", maxSample)
+			}
+		case "since":
+			var ago time.Duration
+			if s.Since, err = time.Parse(time.RFC3339, text); err != nil {
+				if ago, err = duration.Parse(text); err != nil {
+					err = errors.New("it must be a time such as 2026-01-02T15:04:05Z, or an age such as 2h")
+				}
+				s.Since = c.now().Add(-ago)
+			}
+		default:
+			err = errors.New("there is no such parameter")
+		}
+		if err != nil {
+			return s, badQuery(name, text, err)
+		}
+	}
+	return s, nil
+}
+
 // violations makes the check that a request asks for.
 func (c *checker) violations(r *http.Request) ([]string, error) {
-	convo, err := convoOf(r)
+	s, err := c.scope(r.URL.Query())
 	if err != nil {
 		return nil, err
 	}
-	if convo != nil {
-		return invariants.CheckConvo(r.Context(), c.db, *convo)
-	}
-	return c.all.Check(r.Context())
+	return c.all.Check(r.Context(), s)
 }

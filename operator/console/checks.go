@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -74,7 +75,7 @@ func (c *Console) runChecks(ctx context.Context) {
 			return
 		case <-c.begin:
 		}
-		if _, err := c.Checks.Check(ctx); err != nil {
+		if _, err := c.Checks.Check(ctx, invariants.Scope{Within: 24 * time.Hour}); err != nil {
 			c.Log.ErrorContext(ctx, "the check failed", "error", err)
 		}
 	}

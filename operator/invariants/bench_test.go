@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -17,6 +18,7 @@ import (
 var (
 	benchConvos  = flag.Int("convos", 100, "convos that BenchmarkCheck looks at")
 	benchEntries = flag.Int("entries", 100, "entries in the log of each of them")
+	benchBytes   = flag.Int("bytes", 1024, "bytes of each entry")
 )
 
 // BenchmarkCheck checks a database without violations. Its events are in the stream, and every 30th
@@ -31,10 +33,18 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	b.Run("all", func(b *testing.B) {
 		for b.Loop() {
-			violations, err := invariants.Check(b.Context(), db)
+			violations, err := invariants.NewChecker(db).Check(b.Context(), invariants.Scope{Within: 24 * time.Hour})
 			wantNone(b, violations, err)
 		}
 	})
+	for _, n := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("sample/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				violations, err := invariants.NewChecker(db).Check(b.Context(), invariants.Scope{Sample: n})
+				wantNone(b, violations, err)
+			}
+		})
+	}
 	b.Run("one", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
 			violations, err := invariants.CheckConvo(b.Context(), db, ids[i%len(ids)])
@@ -43,19 +53,25 @@ func BenchmarkCheck(b *testing.B) {
 	})
 }
 
-// fill writes convos with logs of messages of 1 KiB, and returns their ids.
+// fill writes convos with logs of messages, and returns their ids.
 func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 	b.Helper()
-	const perEpoch, chunk = 30, 20
+	const perEpoch = 30
 	exec := func(sql string, args ...any) {
 		b.Helper()
-		if _, err := db.Exec(b.Context(), sql, args...); err != nil {
+		if err := pgx.BeginFunc(b.Context(), db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(b.Context(), `SET LOCAL statement_timeout = 0`); err != nil {
+				return err
+			}
+			_, err := tx.Exec(b.Context(), sql, args...)
+			return err
+		}); err != nil {
 			b.Fatal(err)
 		}
 	}
 	exec(`CREATE TABLE bodies (convo_id uuid, kind smallint, epoch bigint, body bytea, PRIMARY KEY (convo_id, kind,
 			epoch))`)
-	padding := string(make([]byte, 1024))
+	padding := string(make([]byte, *benchBytes))
 	var ids []uuid.UUID
 	var bodies [][]any
 	for i := range convos {
@@ -78,16 +94,14 @@ func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 		SELECT id, 'did:plc:' || who, CASE who WHEN 'alice' THEN 'creator' ELSE 'member' END, now(), 0
 		FROM convos, unnest('{alice,bob,carol}'::text[]) AS who`)
-	for from := 1; from <= entries; from += chunk { // in chunks, because of statement_timeout
-		exec(`
-			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-			SELECT convo_id, seq, kind, CASE seq % 2 WHEN 0 THEN 'did:plc:alice' ELSE 'did:plc:bob' END, epoch, body,
-				'addMembers:' || gen_random_uuid(), decode(md5(seq::text), 'hex'), now() - interval '1 hour' + seq * interval
-					'1 second'
-			FROM generate_series($1::bigint, $2::bigint) AS seq
-			JOIN bodies ON kind = CASE seq % $3::bigint WHEN 0 THEN 3 ELSE 1 END AND epoch = 1 + seq / $3::bigint
-			ORDER BY seq, convo_id`, from, min(from+chunk-1, entries), perEpoch)
-	}
+	exec(`
+		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+		SELECT convo_id, seq, kind, CASE seq % 2 WHEN 0 THEN 'did:plc:alice' ELSE 'did:plc:bob' END, epoch, body,
+			'addMembers:' || gen_random_uuid(), decode(md5(seq::text), 'hex'), now() - interval '1 hour' + seq * interval
+				'1 second'
+		FROM generate_series(1, $1::bigint) AS seq
+		JOIN bodies ON kind = CASE seq % $2::bigint WHEN 0 THEN 3 ELSE 1 END AND epoch = 1 + seq / $2::bigint
+		ORDER BY seq, convo_id`, entries, perEpoch)
 	exec(`
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
 			expires_at)
@@ -96,14 +110,12 @@ func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 			created_at, created_at + interval '7 days'
 		FROM messages WHERE kind = 3`)
 	exec(`CREATE TABLE events_20200101 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')`)
-	for from := 1; from <= entries; from += 10 * chunk {
-		exec(`
-			INSERT INTO events (stream_seq, day, kind, convo_id, seq, size, created_at)
-			SELECT (SELECT head FROM stream) + row_number() OVER (ORDER BY seq, convo_id), '2020-01-01', kind, convo_id, seq,
-				1024, created_at
-			FROM messages WHERE seq BETWEEN $1 AND $2`, from, min(from+10*chunk-1, entries))
-		exec(`UPDATE stream SET head = (SELECT max(stream_seq) FROM events), day = '2020-01-01'`)
-	}
+	exec(`
+		INSERT INTO events (stream_seq, day, kind, convo_id, seq, size, created_at)
+		SELECT (SELECT head FROM stream) + row_number() OVER (ORDER BY seq, convo_id), '2020-01-01', kind, convo_id, seq,
+			1024, created_at
+		FROM messages`)
+	exec(`UPDATE stream SET head = (SELECT max(stream_seq) FROM events), day = '2020-01-01'`)
 	exec(`INSERT INTO event_days VALUES ('2020-01-01', 1)`)
 	exec(`DROP TABLE bodies`)
 	exec(`ANALYZE`)

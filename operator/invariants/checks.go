@@ -4,30 +4,26 @@ package invariants
 // the promise is about convos, and a text.
 type check struct{ promise, sql string }
 
-// entryEvents are the events of log entries of the convo $1, or of all convos, including waiting
-// events. No index finds the rows of events that several convos share. So for one convo, the query
-// uses the stream's index instead of these rows, as far as the index has been written. The check of
-// the index compares the two.
+// entryEvents are the events of log entries of the convos $1, including waiting events. No index finds
+// the rows of events that several convos share. So the query uses the stream's index instead of these
+// rows, as far as the index has been written. The check of the index compares the two.
 const entryEvents = `
-				SELECT convo_id, 0 AS later, stream_seq AS place, 0 AS ord, seq FROM single_events
-				WHERE (kind <= 3 OR kind = 9) AND $1::uuid IS NULL
-				UNION ALL SELECT convo_id, 0, stream_seq, 0, seq FROM events WHERE (kind <= 3 OR kind = 9) AND convo_id = $1
+				SELECT convo_id, 0 AS later, stream_seq AS place, 0 AS ord, seq FROM events
+				WHERE (kind <= 3 OR kind = 9) AND convo_id = ANY($1)
 				UNION ALL
 				SELECT i.convo_id, 0, m.place, 0, m.seq FROM convo_events i CROSS JOIN LATERAL unnest(i.places, i.seqs) AS m (place,
 					seq)
-				WHERE i.convo_id = $1 AND i.day >= (SELECT min(day) FROM event_days)
+				WHERE i.convo_id = ANY($1) AND i.day >= (SELECT min(day) FROM event_days)
 				UNION ALL
 				SELECT m.convo_id, 0, e.stream_seq - cardinality(e.seqs) + m.ord, 0, m.seq
 				FROM events e CROSS JOIN LATERAL unnest(e.convo_ids, e.seqs) WITH ORDINALITY AS m (convo_id, seq, ord)
-				WHERE e.seqs IS NOT NULL AND e.stream_seq > (SELECT last FROM convo_events_end) AND m.convo_id = $1
+				WHERE e.seqs IS NOT NULL AND e.stream_seq > (SELECT last FROM convo_events_end) AND m.convo_id = ANY($1)
 				UNION ALL
 				SELECT convo_id, 1, id, ord, seq FROM single_outbox
-				WHERE (kind <= 3 OR kind = 9) AND ($1::uuid IS NULL OR convo_id = $1)
+				WHERE (kind <= 3 OR kind = 9) AND convo_id = ANY($1)
 			`
 
-// convoChecks take the id of a convo, or NULL for all convos. For all convos, a check reads each
-// table once, not once per convo. For one convo, it finds the rows by the id. PostgreSQL plans each
-// check for the given argument.
+// convoChecks take the ids of convos, and find the rows of those convos by indexes.
 var convoChecks = []check{
 	{"dense log", `
 		SELECT c.id, format('%s entries from %s to %s, last_seq %s, expired up to %s', count(m.seq), min(m.seq), max(m.seq),
@@ -36,7 +32,7 @@ var convoChecks = []check{
 			SELECT c.id, c.last_seq, coalesce(f.seq, 0) AS floor FROM convos c LEFT JOIN log_floors f ON f.convo_id = c.id
 		) c
 		LEFT JOIN messages m ON m.convo_id = c.id AND m.seq > c.floor
-		WHERE ($1::uuid IS NULL OR c.id = $1)
+		WHERE c.id = ANY($1)
 		GROUP BY c.id, c.last_seq, c.floor
 		HAVING count(m.seq) <> c.last_seq - c.floor OR coalesce(max(m.seq), c.floor) <> c.last_seq
 			OR coalesce(min(m.seq), c.floor + 1) <> c.floor + 1`},
@@ -45,7 +41,7 @@ var convoChecks = []check{
 		FROM log_tiles t
 		JOIN messages m ON m.convo_id = t.convo_id AND m.seq > t.n * 256 AND m.seq <= t.n * 256 + octet_length(t.hashes) / 32
 		LEFT JOIN log_senders s ON s.convo_id = m.convo_id AND s.did = m.sender_did
-		WHERE ($1::uuid IS NULL OR t.convo_id = $1) AND t.level = 0
+		WHERE t.convo_id = ANY($1) AND t.level = 0
 			AND substring(t.hashes, ((m.seq - 1) % 256)::int * 32 + 1, 32) IS DISTINCT FROM sha256('\x00'::bytea ||
 				convert_to(format(
 				E'mlsd log entry\n%s\n%s\n%s\n%s\n%s\n%s\n', m.seq, m.kind, m.epoch - (m.kind = 3)::int,
@@ -58,29 +54,29 @@ var convoChecks = []check{
 			SELECT count(*) AS complete FROM log_tiles b
 			WHERE b.convo_id = t.convo_id AND b.level = t.level - 1 AND b.n / 256 = t.n AND octet_length(b.hashes) = 8192
 		) below ON true
-		WHERE ($1::uuid IS NULL OR t.convo_id = $1) AND t.level > 0 AND below.complete <> octet_length(t.hashes) / 32
+		WHERE t.convo_id = ANY($1) AND t.level > 0 AND below.complete <> octet_length(t.hashes) / 32
 		UNION ALL
 		SELECT t.convo_id, format('%s leaves are stored of a log of %s entries', t.n * 256 + octet_length(t.hashes) / 32,
 			c.last_seq)
 		FROM log_tiles t JOIN convos c ON c.id = t.convo_id
-		WHERE ($1::uuid IS NULL OR t.convo_id = $1) AND t.level = 0
+		WHERE t.convo_id = ANY($1) AND t.level = 0
 			AND t.n * 256 + octet_length(t.hashes) / 32 > c.last_seq`},
 	{"what has expired is gone", `
 		SELECT c.id, format('message %s is there, expired up to %s', m.seq, f.seq)
 		FROM convos c JOIN log_floors f ON f.convo_id = c.id JOIN messages m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.seq <= f.seq AND m.kind = 1`},
+		WHERE c.id = ANY($1) AND m.seq <= f.seq AND m.kind = 1`},
 	{"one commit per epoch", `
 		SELECT id, format('the commit at %s creates epoch %s after epoch %s', seq, epoch, before)
 		FROM (
 			SELECT c.id, m.seq, m.epoch, lag(m.epoch) OVER (PARTITION BY c.id ORDER BY m.seq) AS before
 			FROM convos c JOIN messages m ON m.convo_id = c.id
-			WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind = 3
+			WHERE c.id = ANY($1) AND m.kind = 3
 		) commits
 		WHERE epoch <> before + 1`},
 	{"the epoch is the last commit's", `
 		SELECT c.id, format('epoch %s, but the last commit creates %s', c.epoch, max(m.epoch))
 		FROM convos c JOIN messages m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind = 3
+		WHERE c.id = ANY($1) AND m.kind = 3
 		GROUP BY c.id, c.epoch HAVING max(m.epoch) <> c.epoch`},
 	{"no message from a later epoch", `
 		SELECT id, format('entry %s is of epoch %s, while the convo was in %s', seq, epoch, current)
@@ -90,13 +86,13 @@ var convoChecks = []check{
 				min(m.epoch) FILTER (WHERE m.kind = 3) OVER (PARTITION BY c.id) - 1,
 				c.epoch) AS current
 			FROM convos c JOIN messages m ON m.convo_id = c.id
-			WHERE ($1::uuid IS NULL OR c.id = $1)
+			WHERE c.id = ANY($1)
 		) entries
 		WHERE kind <> 3 AND epoch > current`},
 	{"every sender was a member", `
 		SELECT c.id, format('entry %s is by no member', m.seq)
 		FROM convos c JOIN messages m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1)
+		WHERE c.id = ANY($1)
 			AND NOT EXISTS (SELECT FROM members WHERE convo_id = c.id AND did = m.sender_did)
 			AND m.sender_did NOT LIKE 'did:erased:%' -- while an erasure runs, the roster still has its DID
 			-- A proposal of an external sender (RFC 9420 §12.1.8.1): a PublicMessage with
@@ -108,13 +104,13 @@ var convoChecks = []check{
 	{"a closed convo ends with its commit or its reset", `
 		SELECT c.id, format('closed at %s, and its last entry is of kind %s', c.closed_at, m.kind)
 		FROM convos c JOIN messages m ON m.convo_id = c.id AND m.seq = c.last_seq
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND c.successor_group_id IS NOT NULL
+		WHERE c.id = ANY($1) AND c.successor_group_id IS NOT NULL
 			AND m.kind <> CASE WHEN c.successor_id IS NULL THEN 3 ELSE 9 END`},
 	{"a reset has two sides", `
 		SELECT c.id, format('closed at %s, and its successor %s has the predecessor %s', c.closed_at, c.successor_id,
 			s.predecessor_id)
 		FROM convos c LEFT JOIN convos s ON s.id = c.successor_id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND c.successor_id IS NOT NULL
+		WHERE c.id = ANY($1) AND c.successor_id IS NOT NULL
 			AND (c.closed_at IS NULL OR s.predecessor_id IS DISTINCT FROM c.id OR s.group_id <> c.successor_group_id)
 			AND NOT EXISTS (SELECT FROM deleted_convos WHERE id = c.successor_id)
 		UNION ALL
@@ -122,12 +118,12 @@ var convoChecks = []check{
 			c.predecessor_id, p.successor_id, m.kind)
 		FROM convos c LEFT JOIN convos p ON p.id = c.predecessor_id
 		LEFT JOIN messages m ON m.convo_id = c.id AND m.seq = 1
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND c.predecessor_id IS NOT NULL AND (m.kind IS DISTINCT FROM 9
+		WHERE c.id = ANY($1) AND c.predecessor_id IS NOT NULL AND (m.kind IS DISTINCT FROM 9
 			OR p.successor_id IS DISTINCT FROM c.id AND NOT EXISTS (SELECT FROM deleted_convos WHERE id = c.predecessor_id))
 		UNION ALL
 		SELECT c.id, format('%s is on the roster since the reset, and was no member before', m.did)
 		FROM convos c JOIN convos p ON p.id = c.predecessor_id JOIN members m ON m.convo_id = c.id AND m.joined_seq = 0
-		WHERE ($1::uuid IS NULL OR c.id = $1)
+		WHERE c.id = ANY($1)
 			AND NOT EXISTS (SELECT FROM members WHERE convo_id = p.id AND (did = m.did OR did LIKE 'did:erased:%'))
 			AND m.did NOT LIKE 'did:erased:%'`},
 	{"every log entry has its event", `
@@ -136,7 +132,7 @@ var convoChecks = []check{
 			SELECT c.id, m.seq, m.created_at, count(t.seq) AS published
 			FROM convos c JOIN messages m ON m.convo_id = c.id
 			LEFT JOIN (` + entryEvents + `) t ON t.convo_id = c.id AND t.seq = m.seq
-			WHERE ($1::uuid IS NULL OR c.id = $1)
+			WHERE c.id = ANY($1)
 			GROUP BY c.id, m.seq, m.created_at HAVING count(t.seq) <> 1
 			-- The conditions below read all events. With OFFSET 0 PostgreSQL evaluates them only
 			-- for possible violations.
@@ -152,7 +148,7 @@ var convoChecks = []check{
 		FROM (
 			SELECT c.id, t.seq, lag(t.seq) OVER (PARTITION BY c.id ORDER BY t.later, t.place, t.ord) AS before
 			FROM convos c JOIN (` + entryEvents + `) t ON t.convo_id = c.id
-			WHERE ($1::uuid IS NULL OR c.id = $1)
+			WHERE c.id = ANY($1)
 		) published
 		WHERE seq <> before + 1`},
 	{"events say who is a member", `
@@ -161,10 +157,10 @@ var convoChecks = []check{
 		FROM (
 			SELECT DISTINCT ON (c.id, t.did) c.id, t.did, t.detail ->> 'change' = 'joined' AS joined
 			FROM convos c JOIN (
-				SELECT convo_id, 0 AS later, stream_seq AS place, did, detail FROM events WHERE kind = 4
-				UNION ALL SELECT convo_id, 1, id, did, detail FROM outbox WHERE kind = 4
+				SELECT convo_id, 0 AS later, stream_seq AS place, did, detail FROM events WHERE kind = 4 AND convo_id = ANY($1)
+				UNION ALL SELECT convo_id, 1, id, did, detail FROM outbox WHERE kind = 4 AND convo_id = ANY($1)
 			) t ON t.convo_id = c.id
-			WHERE ($1::uuid IS NULL OR c.id = $1)
+			WHERE c.id = ANY($1)
 			ORDER BY c.id, t.did, t.later DESC, t.place DESC
 		) latest
 		JOIN members m ON m.convo_id = latest.id AND m.did = latest.did
@@ -173,48 +169,49 @@ var convoChecks = []check{
 		SELECT c.id, format('%s members are left, %s were creators', count(m.did) FILTER (WHERE left_at IS NULL),
 			count(*) FILTER (WHERE role = 'creator'))
 		FROM convos c LEFT JOIN members m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) GROUP BY c.id
+		WHERE c.id = ANY($1) GROUP BY c.id
 		HAVING count(m.did) FILTER (WHERE left_at IS NULL) = 0 OR count(*) FILTER (WHERE role = 'creator') <> 1`},
 	{"positions within the log", `
 		SELECT c.id, format('joined at %s, left at %s, cursor %s of %s', m.joined_seq, m.left_seq, m.cursor_seq, c.last_seq)
 		FROM convos c JOIN members m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND (m.joined_seq > c.last_seq OR m.cursor_seq > c.last_seq OR m.left_seq >
+		WHERE c.id = ANY($1) AND (m.joined_seq > c.last_seq OR m.cursor_seq > c.last_seq OR m.left_seq >
 			c.last_seq
 			OR m.left_seq < m.joined_seq OR (m.left_at IS NULL) <> (m.left_seq IS NULL)
 			OR (m.left_at IS NULL) <> (m.left_epoch IS NULL))`},
 	{"no Welcome before its commit", `
 		SELECT c.id, format('a Welcome leads into epoch %s, which no commit created', w.epoch)
 		FROM convos c JOIN welcomes w ON w.convo_id = c.id
-		LEFT JOIN (SELECT convo_id, min(epoch) - 1 AS epoch FROM messages WHERE kind = 3 GROUP BY convo_id) first ON
-			first.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1)
+		LEFT JOIN (
+			SELECT convo_id, min(epoch) - 1 AS epoch FROM messages WHERE kind = 3 AND convo_id = ANY($1) GROUP BY convo_id
+		) first ON first.convo_id = c.id
+		WHERE c.id = ANY($1)
 			AND NOT EXISTS (SELECT FROM messages m WHERE m.convo_id = c.id AND m.kind = 3 AND m.epoch = w.epoch)
 			AND w.epoch <> coalesce(first.epoch, c.epoch)`},
 	{"a deliverable Welcome has its bytes", `
 		SELECT c.id, format('the Welcome of epoch %s for a device has no bytes', w.epoch)
 		FROM convos c JOIN welcomes w ON w.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND w.state IN ('available', 'in_flight')
+		WHERE c.id = ANY($1) AND w.state IN ('available', 'in_flight')
 			AND NOT EXISTS (SELECT FROM welcome_bodies b WHERE b.convo_id = c.id AND b.epoch = w.epoch)`},
 	{"one deliverable Welcome per device", `
 		SELECT c.id, format('%s Welcomes on their way to one device', count(*))
 		FROM convos c JOIN welcomes w ON w.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND w.state IN ('available', 'in_flight')
+		WHERE c.id = ANY($1) AND w.state IN ('available', 'in_flight')
 		GROUP BY c.id, w.recipient_did, w.device_id HAVING count(*) > 1`},
 	{"Welcomes reach members", `
 		SELECT c.id, 'a Welcome is on its way to someone who is not a member'
 		FROM convos c JOIN welcomes w ON w.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND w.state IN ('available', 'in_flight')
+		WHERE c.id = ANY($1) AND w.state IN ('available', 'in_flight')
 			AND NOT EXISTS (SELECT FROM members m WHERE m.convo_id = c.id AND m.did = w.recipient_did AND m.left_at IS NULL)`},
 	{"the group that is known is the convo's", `
 		SELECT c.id, format('a public group of epoch %s in epoch %s', g.epoch, c.epoch)
 		FROM convos c JOIN public_groups g ON g.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND g.epoch <> c.epoch`},
+		WHERE c.id = ANY($1) AND g.epoch <> c.epoch`},
 	{"a commit's record and its effect are one", `
 		SELECT c.id, format('key of a %s without its commit', k.nsid)
-		FROM convos c JOIN idempotency_keys k ON k.scope = c.id::text
-		WHERE ($1::uuid IS NULL OR c.id = $1)
-			AND k.nsid =
+		FROM convos c JOIN members b ON b.convo_id = c.id
+		JOIN idempotency_keys k ON k.caller_did = b.did AND k.scope = c.id::text AND k.nsid =
 				ANY('{blue.catbird.mls.addMembers,blue.catbird.mls.submitCommit,blue.catbird.mls.processExternalCommit}')
+		WHERE c.id = ANY($1)
 			AND NOT EXISTS (
 			SELECT FROM messages m WHERE m.convo_id = c.id AND m.kind = 3 AND m.sender_did = k.caller_did
 				AND m.idempotency_key = split_part(k.nsid, '.', 4) || ':' || k.key AND m.request_hash = k.request_hash)
@@ -223,7 +220,7 @@ var convoChecks = []check{
 		-- after that.
 		SELECT c.id, format('the commit at %s has no record', m.seq)
 		FROM convos c JOIN messages m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind = 3 AND m.created_at > clock_timestamp() - interval '1 day'
+		WHERE c.id = ANY($1) AND m.kind = 3 AND m.created_at > clock_timestamp() - interval '1 day'
 			AND m.sender_did NOT LIKE 'did:erased:%' AND NOT EXISTS (
 			SELECT FROM idempotency_keys k
 			WHERE k.caller_did = m.sender_did AND k.scope = c.id::text AND k.request_hash = m.request_hash

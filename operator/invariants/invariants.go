@@ -5,7 +5,9 @@ package invariants
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,11 +19,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
 
-// Limit is the longest time of a check, even if its context allows more. Most of the time is needed
-// to read every message once.
+// Limit is the longest time of a check that does not say another, and of each of its transactions, even if its context allows
+// more. Most of the time is needed to read every message once.
 const Limit = 10 * time.Minute
 
 // erasedPrefix is the prefix of the names of erased members. Their leaves stay in the group until a
@@ -31,61 +34,159 @@ const erasedPrefix = "did:erased:"
 // maxListed is how many violations of one promise get a text. Further violations are only counted.
 const maxListed = 100
 
-// Check verifies every convo and every KeyPackage, and returns the violations as texts. For each
-// promise it returns the first hundred violations, and the number of further violations. The cost
-// is linear in the size of the stored data.
+// Scope says what a check looks at. The zero Scope is everything: every convo, every KeyPackage and
+// the stream. The others look at convos only.
+type Scope struct {
+	Convos []uuid.UUID // these convos
+	Sample int         // so many convos, chosen by chance
+	Since  time.Time   // convos that have got an event since then
+	// After is where an earlier check of everything ended: the check looks at the convos after it.
+	After uuid.UUID
+	// Within is how long the check may take; 0 means Limit. It then says where to go on, after some
+	// convos at least.
+	Within time.Duration
+}
+
+// all reports whether the check is one of everything, or the rest of one.
+func (s Scope) all() bool { return len(s.Convos) == 0 && s.Sample == 0 && s.Since.IsZero() }
+
+// ErrSince says that the events since a time are no longer there, so they cannot name the convos.
+var ErrSince = errors.New("events are not kept for so long; check everything, or a sample")
+
+// Check verifies everything, and returns the violations as texts. For each promise it returns the
+// first hundred violations, and the number of further violations. The cost is linear in the size of
+// the stored data. If Limit is over, the last text says where to go on.
 func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err error) {
-	return checkAll(ctx, db, func(string) {})
-}
-
-// steps is how often checkAll calls begins.
-var steps = len(globalChecks) + 1 + len(convoChecks) + 2
-
-// checkAll is Check with a callback: it calls begins with the name of each promise before it
-// verifies the promise.
-func checkAll(ctx context.Context, db *pgxpool.Pool, begins func(promise string)) (violations []string, err error) {
-	v := verification{begins: begins}
-	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
-		for _, c := range globalChecks {
-			err := v.verify(c.promise, func(found *findings) error {
-				var text string
-				return each(ctx, tx, c.sql, nil, []any{&text}, func() { found.add("%s: %s", c.promise, text) })
-			})
-			if err != nil {
-				return err
-			}
-		}
-		err := v.verify(generationPromise, func(found *findings) error { return checkGeneration(ctx, tx, found) })
-		if err != nil {
-			return err
-		}
-		return v.convos(ctx, tx, nil)
-	})
-	return v.violations, err
-}
-
-// verification is a running check.
-type verification struct {
-	begins     func(promise string)
-	violations []string
-}
-
-// verify verifies a promise with check.
-func (v *verification) verify(promise string, check func(*findings) error) error {
-	v.begins(promise)
-	var found findings
-	if err := check(&found); err != nil {
-		return fmt.Errorf("%s: %w", promise, err)
-	}
-	v.violations = append(v.violations, found.list(promise)...)
-	return nil
+	var v verification
+	err = v.run(ctx, db, Scope{})
+	return v.list(), err
 }
 
 // CheckConvo verifies one convo, and returns the violations as Check does.
 func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations []string, err error) {
-	v := verification{begins: func(string) {}}
-	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error { return v.convos(ctx, tx, &id) })
-	return v.violations, errs.Wrap(err, "convo %s", id)
+	var v verification
+	err = v.run(ctx, db, Scope{Convos: []uuid.UUID{id}})
+	return v.list(), errs.Wrap(err, "convo %s", id)
+}
+
+// atOnce is how many convos a transaction of a check looks at.
+const atOnce = 500
+
+// verification is a running check.
+type verification struct {
+	begins func(Progress) // called before each promise; nil means not
+	atOnce int            // 0 means atOnce
+
+	progress Progress
+	promises []string // in the order of their first check
+	found    map[string]*findings
+	rest     uuid.UUID // the check was not completed: it goes on after this convo; zero if it was
+}
+
+// run checks convos in the order of their ids, so that new ones come last. Error: ErrSince.
+func (v *verification) run(ctx context.Context, db *pgxpool.Pool, s Scope) error {
+	v.progress.Since, v.found, v.atOnce = time.Now(), map[string]*findings{}, cmp.Or(v.atOnce, atOnce)
+	if s.all() && s.After == uuid.Nil {
+		if err := read(ctx, db, v.database); err != nil {
+			return err
+		}
+	}
+	var chosen []uuid.UUID
+	err := read(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {
+		chosen, v.progress.Of, err = s.choose(ctx, tx)
+		return err
+	})
+	for after := s.After; err == nil; {
+		var convos []uuid.UUID
+		err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {
+			if convos = chosen[:min(len(chosen), v.atOnce)]; s.all() {
+				convos, err = pgpool.Collect(ctx, tx, pgx.RowTo[uuid.UUID],
+					`SELECT id FROM convos WHERE id > $1 ORDER BY id LIMIT $2`, after, v.atOnce)
+			}
+			if err != nil || len(convos) == 0 {
+				return err
+			}
+			if v.progress.Convos > 0 && time.Since(v.progress.Since) >= cmp.Or(s.Within, Limit) {
+				v.rest, convos = after, nil
+				return nil
+			}
+			return v.convos(ctx, tx, convos)
+		})
+		if len(convos) == 0 {
+			break
+		}
+		v.progress.Convos += len(convos)
+		after, chosen = convos[len(convos)-1], chosen[min(len(chosen), v.atOnce):]
+	}
+	return err
+}
+
+// choose returns the convos of the scope, unless it is everything, and about how many there are.
+func (s Scope) choose(ctx context.Context, tx pgx.Tx) (convos []uuid.UUID, of int, err error) {
+	switch {
+	case len(s.Convos) > 0:
+		return s.Convos, len(s.Convos), nil
+	case s.Sample > 0:
+		convos, err = pgpool.Collect(ctx, tx, pgx.RowTo[uuid.UUID], `
+			SELECT id FROM convos TABLESAMPLE SYSTEM (least(100, 200.0 * $1 / greatest(1, (SELECT reltuples FROM pg_class
+				WHERE oid = 'convos'::regclass))))
+			ORDER BY random() LIMIT $1`, s.Sample)
+	case !s.Since.IsZero():
+		var kept bool
+		if err := tx.QueryRow(ctx, `SELECT coalesce(min(day) <= $1::timestamptz, true) FROM event_days`,
+			s.Since).Scan(&kept); err != nil || !kept {
+			return nil, 0, cmp.Or(err, ErrSince)
+		}
+		convos, err = pgpool.Collect(ctx, tx, pgx.RowTo[uuid.UUID], `
+			SELECT convo_id FROM single_events WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date AND created_at >= $1
+				AND convo_id IS NOT NULL
+			UNION SELECT convo_id FROM single_outbox WHERE created_at >= $1 AND convo_id IS NOT NULL`, s.Since)
+	default:
+		err = tx.QueryRow(ctx, `SELECT greatest(0, reltuples)::bigint FROM pg_class WHERE oid = 'convos'::regclass`).Scan(&of)
+		return nil, of, err
+	}
+	return convos, len(convos), err
+}
+
+// database verifies what is not about one convo.
+func (v *verification) database(ctx context.Context, tx pgx.Tx) error {
+	for _, c := range globalChecks {
+		err := v.verify(c.promise, func(found *findings) error {
+			var text string
+			return each(ctx, tx, c.sql, nil, []any{&text}, func() { found.add("%s: %s", c.promise, text) })
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return v.verify(generationPromise, func(found *findings) error { return checkGeneration(ctx, tx, found) })
+}
+
+// verify verifies a promise with check.
+func (v *verification) verify(promise string, check func(*findings) error) error {
+	if v.progress.Promise = promise; v.begins != nil {
+		v.begins(v.progress)
+	}
+	found := v.found[promise]
+	if found == nil {
+		found = &findings{}
+		v.found[promise], v.promises = found, append(v.promises, promise)
+	}
+	if err := check(found); err != nil {
+		return fmt.Errorf("%s: %w", promise, err)
+	}
+	return nil
+}
+
+// list returns the violations.
+func (v *verification) list() (texts []string) {
+	for _, promise := range v.promises {
+		texts = append(texts, v.found[promise].list(promise)...)
+	}
+	if v.rest != uuid.Nil {
+		texts = append(texts, fmt.Sprintf("the check is not complete: it goes on with ?after=%s", v.rest))
+	}
+	return texts
 }
 
 // read runs look in a read-only transaction. Each statement has its own snapshot, because each
@@ -152,28 +253,28 @@ func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
 		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text}, add)
 }
 
-// convos verifies one convo, or all convos if id is nil.
-func (v *verification) convos(ctx context.Context, tx pgx.Tx, id *uuid.UUID) error {
+// convos verifies convos.
+func (v *verification) convos(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) error {
 	for _, c := range convoChecks {
 		err := v.verify(c.promise, func(found *findings) error {
 			var convo uuid.UUID
 			var text string
-			return each(ctx, tx, c.sql, []any{id}, []any{&convo, &text},
+			return each(ctx, tx, c.sql, []any{ids}, []any{&convo, &text},
 				func() { found.add("convo %s: %s: %s", convo, c.promise, text) })
 		})
 		if err != nil {
 			return err
 		}
 	}
-	err := v.verify(logPromise, func(found *findings) error { return checkObjects(ctx, tx, id, found) })
+	err := v.verify(logPromise, func(found *findings) error { return checkObjects(ctx, tx, ids, found) })
 	if err != nil {
 		return err
 	}
-	return v.verify(groupsPromise, func(found *findings) error { return checkGroups(ctx, tx, id, found) })
+	return v.verify(groupsPromise, func(found *findings) error { return checkGroups(ctx, tx, ids, found) })
 }
 
 // checkObjects compares the columns of the log with the headers of its MLS objects.
-func checkObjects(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings) error {
+func checkObjects(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found *findings) error {
 	var convo uuid.UUID
 	var seq, epoch int64
 	var kind int16
@@ -182,7 +283,7 @@ func checkObjects(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings
 	return each(ctx, tx, `
 		SELECT c.id, m.seq, m.kind, m.epoch, m.body, c.group_id
 		FROM convos c JOIN messages m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind <> 9`, []any{id}, row, func() {
+		WHERE c.id = ANY($1) AND m.kind <> 9`, []any{ids}, row, func() {
 		if mls.ContentType(kind) == mls.ContentTypeCommit {
 			epoch-- // the row has the epoch that the commit creates, its header the epoch before
 		}
@@ -200,7 +301,7 @@ func checkObjects(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings
 
 // checkGroups compares the stored public state of a convo's group with the convo, its roster and
 // the GroupInfo that clients get.
-func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings) error {
+func checkGroups(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found *findings) error {
 	var convo uuid.UUID
 	var groupID, state, groupInfo pgtype.DriverBytes
 	var epoch int64
@@ -209,7 +310,7 @@ func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings)
 	return each(ctx, tx, `
 		SELECT c.id, c.group_id, c.epoch, g.state, g.group_info, (SELECT array_agg(did ORDER BY did) FROM members WHERE
 			convo_id = c.id)
-		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE ($1::uuid IS NULL OR c.id = $1)`, []any{id}, row,
+		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE c.id = ANY($1)`, []any{ids}, row,
 		func() {
 			group, err := mls.ParseGroup(state)
 			if err != nil {
