@@ -25,22 +25,21 @@ func (s *source) mendImports(f *file, text string) (string, error) {
 		return "", err
 	}
 	before, after := packagesUsed(f.syntax), packagesUsed(syntax)
-	imported := map[string]bool{}
 	for _, spec := range slices.Backward(syntax.Imports) { // from the end: earlier offsets stay valid
 		name := importName(spec)
-		imported[name] = true
 		if before[name] && !after[name] {
-			begin, end := fset.Position(spec.Pos()).Offset, fset.Position(spec.End()).Offset
-			text = text[:begin] + "_ " + spec.Path.Value + text[end:]
+			begin := fset.Position(spec.Pos()).Offset
+			text = text[:begin] + "_ " + strings.TrimPrefix(text[begin:], name+" ")
 		}
+		delete(after, name)
 	}
 	var needed strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(after)) {
-		if before[name] || imported[name] || s.decls[path.Dir(f.path)+"."+name] != nil {
+		if before[name] || s.decls[path.Dir(f.path)+"."+name] != nil {
 			continue
 		}
-		from, known := s.imports[name]
-		if !known {
+		from := s.importPath(name)
+		if from == "" {
 			return "", fmt.Errorf("the new text in %s uses the package %s, which no file of the module imports", f.path, name)
 		}
 		needed.WriteString("; import " + name + " " + strconv.Quote(from))
@@ -51,14 +50,10 @@ func (s *source) mendImports(f *file, text string) (string, error) {
 
 // packagesUsed returns the names that may be packages in f: every x of x.y that f does not declare.
 func packagesUsed(f *ast.File) map[string]bool {
-	free := map[*ast.Ident]bool{}
-	for _, ident := range f.Unresolved {
-		free[ident] = true
-	}
 	used := map[string]bool{}
 	ast.Inspect(f, func(n ast.Node) bool {
 		if sel, is := n.(*ast.SelectorExpr); is {
-			if x, is := sel.X.(*ast.Ident); is && free[x] {
+			if x, is := sel.X.(*ast.Ident); is && slices.Contains(f.Unresolved, x) {
 				used[x.Name] = true
 			}
 		}
@@ -67,7 +62,7 @@ func packagesUsed(f *ast.File) map[string]bool {
 	return used
 }
 
-var majorVersion = regexp.MustCompile(`^v\d+$`)
+var majorVersion = regexp.MustCompile(`/v\d+$`)
 
 // importName returns the name under which a file uses an import. If the file sets no name, the name
 // is the last part of the path.
@@ -75,36 +70,17 @@ func importName(spec *ast.ImportSpec) string {
 	if spec.Name != nil {
 		return spec.Name.Name
 	}
-	from := strings.Trim(spec.Path.Value, `"`)
-	if majorVersion.MatchString(path.Base(from)) {
-		from = path.Dir(from)
-	}
-	return path.Base(from)
+	return baseOf(strings.Trim(spec.Path.Value, `"`))
 }
 
-// importPaths returns, for each name, the path that the module's files import most often under that
-// name.
-func (s *source) importPaths() map[string]string {
-	count := map[string]map[string]int{}
-	for _, f := range s.files {
-		if f.syntax == nil {
-			continue
-		}
-		for _, spec := range f.syntax.Imports {
-			name := importName(spec)
-			if count[name] == nil {
-				count[name] = map[string]int{}
-			}
-			count[name][strings.Trim(spec.Path.Value, `"`)]++
+func baseOf(from string) string { return path.Base(majorVersion.ReplaceAllString(from, "")) }
+
+// importPath returns the path of a package's name that most files of the module import, or "".
+func (s *source) importPath(name string) (most string) {
+	for _, from := range slices.Sorted(maps.Keys(s.imports)) {
+		if baseOf(from) == name && s.imports[from] > s.imports[most] {
+			most = from
 		}
 	}
-	paths := map[string]string{}
-	for name, n := range count {
-		for _, from := range slices.Sorted(maps.Keys(n)) {
-			if n[from] > n[paths[name]] {
-				paths[name] = from
-			}
-		}
-	}
-	return paths
+	return most
 }
