@@ -65,16 +65,14 @@ func (m *method) events() (lexicon.SchemaUnion, error) {
 
 // methodOf returns the method of a file, or nil if the file defines no method.
 func methodOf(sf *schema) *method {
-	m := &method{nsid: sf.ID, base: goName(lastSegment(sf.ID))}
+	m := &method{nsid: sf.ID, base: goName(lastSegment(sf.ID)), errors: sf.errors}
 	switch s := sf.Defs["main"].Inner.(type) {
 	case lexicon.SchemaQuery:
-		m.kind, m.doc, m.params, m.output, m.errors = "Query", text(s.Description), s.Parameters, s.Output, s.Errors
+		m.kind, m.doc, m.params, m.output = "Query", text(s.Description), s.Parameters, s.Output
 	case lexicon.SchemaProcedure:
-		m.kind, m.doc, m.params, m.input, m.output, m.errors = "Procedure", text(s.Description), s.Parameters, s.Input,
-			s.Output, s.Errors
+		m.kind, m.doc, m.params, m.input, m.output = "Procedure", text(s.Description), s.Parameters, s.Input, s.Output
 	case lexicon.SchemaSubscription:
-		m.kind, m.doc, m.params, m.messages, m.errors = "Subscription", text(s.Description), s.Parameters, &s.Message.Schema,
-			sf.subscriptionErrors
+		m.kind, m.doc, m.params, m.messages = "Subscription", text(s.Description), s.Parameters, &s.Message.Schema
 	default:
 		return nil
 	}

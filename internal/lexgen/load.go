@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -18,10 +19,21 @@ type schemas []*schema
 // schema is one lexicon.
 type schema struct {
 	*lexicon.SchemaFile
-	// subscriptionErrors are the errors that a subscription declares. lexicon.SchemaSubscription
-	// has no field for them.
-	subscriptionErrors []lexicon.SchemaError
-	source             []byte
+	// errors are the errors that a method declares. lexicon.SchemaSubscription has no field for them.
+	errors []lexicon.SchemaError
+	trees  map[string]tree // the definitions as they stand in source
+	source []byte
+}
+
+// defs returns all definitions by full name.
+func (s schemas) defs() map[string]lexicon.SchemaDef {
+	out := map[string]lexicon.SchemaDef{}
+	for _, sf := range s {
+		for name, def := range sf.Defs {
+			out[sf.ID+"#"+name] = def
+		}
+	}
+	return out
 }
 
 // load reads every lexicon that defines a method or types. It checks that the path of each file
@@ -46,11 +58,10 @@ func load(files fs.FS) (schemas, error) {
 		}
 		switch sf.Defs["main"].Inner.(type) {
 		case lexicon.SchemaPermissionSet: // it only names methods
-			continue
 		case lexicon.SchemaRecord: // clients write it at a PDS, and serviceauth reads it
-			continue
+		default:
+			set = append(set, sf)
 		}
-		set = append(set, sf)
 	}
 	slices.SortFunc(set, func(a, b *schema) int { return strings.Compare(a.ID, b.ID) })
 	return set, nil
@@ -58,22 +69,19 @@ func load(files fs.FS) (schemas, error) {
 
 func parse(data []byte) (*schema, error) {
 	sf := &schema{SchemaFile: new(lexicon.SchemaFile), source: data}
-	if err := json.Unmarshal(data, sf.SchemaFile); err != nil {
+	var method struct {
+		Defs struct {
+			Main struct{ Errors []lexicon.SchemaError }
+		}
+	}
+	var trees struct{ Defs map[string]tree }
+	err := errors.Join(json.Unmarshal(data, sf.SchemaFile), json.Unmarshal(data, &method), json.Unmarshal(data, &trees))
+	if err != nil {
 		return nil, err
 	}
+	sf.errors, sf.trees = method.Defs.Main.Errors, trees.Defs
 	if err := sf.FinishParse(); err != nil {
 		return nil, err
-	}
-	if _, ok := sf.Defs["main"].Inner.(lexicon.SchemaSubscription); ok {
-		var raw struct {
-			Defs struct {
-				Main struct{ Errors []lexicon.SchemaError }
-			}
-		}
-		if err := json.Unmarshal(data, &raw); err != nil {
-			return nil, err
-		}
-		sf.subscriptionErrors = raw.Defs.Main.Errors
 	}
 	return sf, sf.CheckSchema()
 }
