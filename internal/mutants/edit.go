@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
+
+	"golang.org/x/tools/imports"
 )
 
 // span is a part of a file and its replacement.
@@ -54,11 +57,15 @@ func (s *source) apply(m mutant) (map[string]string, error) {
 	}
 	changed := map[string]string{}
 	for f, text := range texts {
-		mended, err := s.mendImports(f, text)
-		if err != nil {
-			return nil, err
+		name := s.absolute(f.path)
+		changed[name] = text
+		if path.Ext(name) == ".go" { // adapt its imports
+			mended, err := imports.Process(name, []byte(text), nil)
+			if err != nil {
+				return nil, err
+			}
+			changed[name] = string(mended)
 		}
-		changed[s.absolute(f.path)] = mended
 	}
 	return changed, nil
 }

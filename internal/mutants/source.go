@@ -15,9 +15,8 @@ import (
 
 // source is the text of the module without its tests. It is read once.
 type source struct {
-	root    string
-	decls   map[string][]declaration // by name: messages.Log.Send, migrations/000001_core.up.sql
-	imports map[string]int           // how many files import a path
+	root  string
+	decls map[string][]declaration // by name: messages.Log.Send, migrations/000001_core.up.sql
 }
 
 // declaration is the part of a file that declares one name.
@@ -28,10 +27,9 @@ type declaration struct {
 
 // file is a Go or an SQL file.
 type file struct {
-	path   string // below root, with slashes
-	text   string
-	code   string    // text with spaces instead of comments
-	syntax *ast.File // nil for SQL
+	path string // below root, with slashes
+	text string
+	code string // text with spaces instead of comments
 }
 
 // leftOut matches the directories without source, and this package.
@@ -39,7 +37,7 @@ var leftOut = regexp.MustCompile(`(^|/)([._][^/]*|testdata)$|^internal/mutants$`
 
 // readSource reads the Go and SQL files below root. It leaves out tests and this package.
 func readSource(root string) (*source, error) {
-	s := newSource(root)
+	s := &source{root, map[string][]declaration{}}
 	module := os.DirFS(root)
 	return s, fs.WalkDir(module, ".", func(name string, d fs.DirEntry, err error) error {
 		base := path.Base(name)
@@ -59,14 +57,10 @@ func readSource(root string) (*source, error) {
 	})
 }
 
-func newSource(root string) *source {
-	return &source{root: root, decls: map[string][]declaration{}, imports: map[string]int{}}
-}
-
 var sqlComment = regexp.MustCompile(`--[^\n]*`)
 
 // add puts a file and its declarations into s.
-func (s *source) add(name, text string) (err error) {
+func (s *source) add(name, text string) error {
 	f := &file{path: name, text: text}
 	code := []byte(text)
 	blank := func(begin, end int) {
@@ -86,29 +80,27 @@ func (s *source) add(name, text string) (err error) {
 		return nil
 	}
 	fset := token.NewFileSet()
-	if f.syntax, err = parser.ParseFile(fset, name, text, parser.ParseComments); err != nil {
+	syntax, err := parser.ParseFile(fset, name, text, parser.ParseComments)
+	if err != nil {
 		return err
 	}
 	span := func(n ast.Node) (begin, end int) { return fset.Position(n.Pos()).Offset, fset.Position(n.End()).Offset }
-	for _, group := range f.syntax.Comments {
+	for _, group := range syntax.Comments {
 		blank(span(group))
-	}
-	for _, spec := range f.syntax.Imports {
-		s.imports[strings.Trim(spec.Path.Value, `"`)]++
 	}
 	declare := func(n string, node ast.Node) {
 		begin, end := span(node)
 		n = path.Dir(name) + "." + n
 		s.decls[n] = append(s.decls[n], declaration{f, begin, end})
 	}
-	ast.Inspect(f.syntax, func(n ast.Node) bool {
+	ast.Inspect(syntax, func(n ast.Node) bool {
 		if text, is := n.(*ast.BasicLit); is && text.Value[0] == '`' {
 			begin, end := span(text)
 			blankSQL(begin, end-1)
 		}
 		return true
 	})
-	for _, d := range f.syntax.Decls {
+	for _, d := range syntax.Decls {
 		if d, is := d.(*ast.FuncDecl); is {
 			declare(receiver(d)+d.Name.Name, d)
 			continue
