@@ -85,7 +85,8 @@ func (s *source) find(e edit) (span, error) {
 			if place == nil {
 				break
 			}
-			p := span{d.file, at + place[0], at + place[1], e.new}
+			p := span{file: d.file, begin: at + place[0], end: at + place[1]}
+			p.text = strings.ReplaceAll(e.new, "…", d.file.text[p.begin:p.end])
 			found, at = append(found, p), p.begin+1
 			places.WriteString("\n\t" + d.file.line(p.begin))
 		}

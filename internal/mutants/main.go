@@ -26,9 +26,9 @@
 //
 // The text must occur exactly once in the declaration. It is a piece of Go, or of the SQL in a
 // string. It is compared word by word: spaces, line breaks and comments in the source are ignored,
-// and so is a comma before a closing bracket. An ellipsis (…) matches any words. Use the shortest
-// text that shows the bug, so that the rest may change freely. All edits of an entry are found in
-// the unchanged source, and may not overlap.
+// and so is a comma before a closing bracket. An ellipsis (…) matches any words. In the new text, an
+// ellipsis stands for the replaced text. Use the shortest text that shows the bug, so that the rest
+// may change freely. All edits of an entry are found in the unchanged source, and may not overlap.
 //
 // Imports are adapted, as goimports does it.
 //

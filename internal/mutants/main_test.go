@@ -150,7 +150,9 @@ func TestApply(t *testing.T) {
 }
 
 // squeeze removes what may change beside the place of an edit: white space, and an unused import.
-func squeeze(text string) string { return regexp.MustCompile(`\s+|"errors"`).ReplaceAllString(text, "") }
+func squeeze(text string) string {
+	return regexp.MustCompile(`\s+|"errors"`).ReplaceAllString(text, "")
+}
 
 // An edit whose place is not there once is an error.
 func TestNotFound(t *testing.T) {
