@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"go/format"
-	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -198,34 +197,29 @@ func (g *source) schema(sf *schema, taken map[string]string) error {
 	if err != nil {
 		return err
 	}
-	for _, def := range slices.Sorted(maps.Keys(sf.Defs)) {
-		if def == "main" {
-			continue
-		}
-		s, ok := sf.Defs[def].Inner.(lexicon.SchemaObject)
-		if !ok {
-			return errUnsupported("a definition that is no object", def)
-		}
-		name := prefix + goName(def)
+	defs, err := sf.definitions()
+	if err != nil {
+		return err
+	}
+	for _, def := range defs {
+		name := prefix + goName(def.name)
 		if err := claim(name); err != nil {
 			return err
 		}
-		if prefix != "" && refersHere(s) {
+		if prefix != "" && refersHere(def.SchemaObject) {
 			return errUnsupported("a ref to a definition with a prefix", name)
 		}
-		doc := fmt.Sprintf("%s is %s#%s. %s", name, sf.ID, def, text(s.Description))
 		g.p("")
-		full := sf.ID + "#" + def
-		c := codecs{decode: g.decoded[full], json: true, cbor: g.framed[full], anonymous: prefix != ""}
-		event := slices.Contains(events, "#"+def)
+		c := codecs{decode: g.decoded[def.full], json: true, cbor: g.framed[def.full], anonymous: prefix != ""}
+		event := slices.Contains(events, "#"+def.name)
 		if event && m.messages == nil { // a frame states its type in its header
-			c.typed = full
+			c.typed = def.full
 		}
-		if err := g.object(name, doc, s, c); err != nil {
+		if err := g.object(name, fmt.Sprintf("%s is %s. %s", name, def.full, def.doc), def.SchemaObject, c); err != nil {
 			return err
 		}
 		if event {
-			g.eventName(m, name, def)
+			g.eventName(m, name, def.name)
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 
@@ -84,4 +85,36 @@ func parse(data []byte) (*schema, error) {
 		return nil, err
 	}
 	return sf, sf.CheckSchema()
+}
+
+// definition is an object that a lexicon defines besides its method.
+type definition struct {
+	lexicon.SchemaObject
+	name, doc string
+	full      string // its name in other lexicons
+}
+
+// definitions returns the definitions of a lexicon, by name.
+func (sf *schema) definitions() (all []definition, err error) {
+	for _, name := range slices.Sorted(maps.Keys(sf.Defs)) {
+		if name == "main" {
+			continue
+		}
+		object, ok := sf.Defs[name].Inner.(lexicon.SchemaObject)
+		if !ok {
+			return nil, errUnsupported("a definition that is no object", name)
+		}
+		all = append(all, definition{object, name, text(object.Description), sf.ID + "#" + name})
+	}
+	return all, nil
+}
+
+// requiredFirst returns the names of properties, the required ones first.
+func requiredFirst(props map[string]lexicon.SchemaDef, required []string) []string {
+	must := slices.Clone(required)
+	slices.Sort(must)
+	optional := slices.DeleteFunc(slices.Sorted(maps.Keys(props)), func(name string) bool {
+		return slices.Contains(required, name)
+	})
+	return append(must, optional...)
 }
