@@ -150,7 +150,7 @@ func TestServerWithoutAccount(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f := newFinder(t, installedDirs()...)
+	f := newFinder(t, InstalledDirs()...)
 	f.account = a
 	b, err := f.find(t.Context(), 0)
 	if err != nil {

@@ -48,7 +48,7 @@ func provide(ctx context.Context) error {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	f := &finder{
-		installed: installedDirs(), downloads: filepath.Join(dir, "pgbin"),
+		installed: InstalledDirs(), downloads: filepath.Join(dir, "pgbin"),
 		download: downloader(mavenCentral, pinned, log, nil), log: log, account: a,
 	}
 	b, err := f.find(ctx, 0)

@@ -75,9 +75,7 @@ func Session(t testing.TB, url string) *pgx.Conn {
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupLimit)
 		defer cancel()
@@ -88,21 +86,25 @@ func Session(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+}
+
 // create makes a database and returns its URL. The database is dropped when the test ends.
 func create(t testing.TB, migrated bool) string {
 	t.Helper()
 	s, err := shared()
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, err)
 	// This does not use t.Context(), because a test whose context is cancelled can still use a
 	// database, and must drop it.
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
 	name, err := s.create(ctx, migrated)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupLimit)
 		defer cancel()
@@ -118,17 +120,13 @@ func create(t testing.TB, migrated bool) string {
 func connect(t testing.TB, url string, opts []Option) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgpool.Config(url)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, err)
 	cfg.MaxConns = defaultMaxConns
 	for _, o := range opts {
 		o(cfg)
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		closed := make(chan struct{})
 		go func() {

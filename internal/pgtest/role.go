@@ -20,34 +20,30 @@ const rolePatience = time.Minute
 func LetConnect(t testing.TB, admin *pgxpool.Pool, role, url string) {
 	t.Helper()
 	var path string
-	if err := admin.QueryRow(t.Context(), `SELECT current_setting('ident_file')`).Scan(&path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.QueryRow(t.Context(), `SELECT current_setting('ident_file')`).Scan(&path))
 	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = fmt.Fprintf(file, "mlsd %s %s\n", me.Username, role)
-	if err := errors.Join(err, file.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := admin.Exec(t.Context(), `SELECT pg_reload_conf()`); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, appendTo(path, fmt.Sprintf("mlsd %s %s\n", me.Username, role)))
+	_, err = admin.Exec(t.Context(), `SELECT pg_reload_conf()`)
+	must(t, err)
 	for deadline := time.Now().Add(rolePatience); ; { // the server reads the file some time later
 		conn, err := pgx.Connect(t.Context(), url)
 		if err == nil {
-			if err := conn.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, conn.Close(t.Context()))
 			return
 		}
 		if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// appendTo adds a line to a file of a server.
+func appendTo(path, line string) error {
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(line)
+	return errors.Join(err, file.Close())
 }
