@@ -57,7 +57,7 @@ func foreign() []foreignRule {
 			"cmd/mlsd-dev/devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history",
 			"clientsim/scenario",
 			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg",
-			"internal/serviceauth", "internal/tracing", "features/push", "features/network",
+			"internal/serviceauth", "internal/tracing", "features/outgoing", "features/push", "features/network",
 		}},
 		{prefix: "go.opentelemetry.io", only: []string{"internal/tracing"}},
 		{prefix: "github.com/minio/minio-go", only: []string{"features/attachments/s3store"}},
