@@ -15,6 +15,7 @@ import (
 
 	"mlsd/convos"
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
@@ -160,15 +161,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 	}
 }
 
-type uncounted struct{}
-
-func (uncounted) First(string)         {}
-func (uncounted) Replayed(string)      {}
-func (uncounted) Conflicted(string)    {}
-func (uncounted) InProgress(string)    {}
-func (uncounted) Expired(string)       {}
-func (uncounted) TakenOver(string)     {}
-func (uncounted) HeartbeatLost(string) {}
+type uncounted = idemtest.Uncounted
 
 // untilSomeoneWaits returns when a session of the test's database waits for a lock.
 func (f *fixture) untilSomeoneWaits(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 	"mlsd/events"
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/limit/limittest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
@@ -65,15 +66,7 @@ func (c *counts) FellBehind() {
 	c.behind++
 }
 
-type uncounted struct{}
-
-func (uncounted) First(string)         {}
-func (uncounted) Replayed(string)      {}
-func (uncounted) Conflicted(string)    {}
-func (uncounted) InProgress(string)    {}
-func (uncounted) Expired(string)       {}
-func (uncounted) TakenOver(string)     {}
-func (uncounted) HeartbeatLost(string) {}
+type uncounted = idemtest.Uncounted
 
 // world is a database with writers, and the nodes that publish what they write.
 type world struct {

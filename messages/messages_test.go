@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/nsid"
@@ -39,15 +40,7 @@ const (
 	mallory syntax.DID = "did:plc:mallory"
 )
 
-type uncounted struct{}
-
-func (uncounted) First(string)         {}
-func (uncounted) Replayed(string)      {}
-func (uncounted) Conflicted(string)    {}
-func (uncounted) InProgress(string)    {}
-func (uncounted) Expired(string)       {}
-func (uncounted) TakenOver(string)     {}
-func (uncounted) HeartbeatLost(string) {}
+type uncounted = idemtest.Uncounted
 
 func newFixture(t testing.TB, window int64) *fixture {
 	t.Helper()

@@ -20,6 +20,7 @@ import (
 
 	"mlsd/features/push"
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
@@ -35,15 +36,8 @@ const (
 	carol syntax.DID = "did:plc:carol"
 )
 
-type uncounted struct{}
+type uncounted struct{ idemtest.Uncounted }
 
-func (uncounted) First(string)                            {}
-func (uncounted) Replayed(string)                         {}
-func (uncounted) Conflicted(string)                       {}
-func (uncounted) InProgress(string)                       {}
-func (uncounted) Expired(string)                          {}
-func (uncounted) TakenOver(string)                        {}
-func (uncounted) HeartbeatLost(string)                    {}
 func (uncounted) PushAttempted(push.Kind, string, string) {}
 func (uncounted) PushEnded(string)                        {}
 func (uncounted) PushChallenged(string, string)           {}
