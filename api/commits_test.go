@@ -16,6 +16,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth/authtest"
 )
 
@@ -116,8 +117,7 @@ func TestMaxPlusOne(t *testing.T) {
 	go func() { pair <- by[0].post(mlsapi.NSIDSendMessage, by[0].message(c, "in COMMIT")) }()
 	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
 	go func() { pair <- by[1].post(mlsapi.NSIDSendMessage, by[1].message(c, "beside it")) }()
-	for len(pair) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	for len(pair) == 0 && pgtest.LockWaits(t, w.db) == 0 {
 	}
 	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
 	answers := []answer{<-pair, <-pair}

@@ -15,6 +15,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
 	"mlsd/mls"
 )
 
@@ -439,8 +440,7 @@ func TestBlockDeclinesWhatIsUnderWay(t *testing.T) {
 	go func() { created <- alice.post(mlsapi.NSIDCreateConvo, in) }()
 	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDCreateConvo)
 	go func() { blocked <- bob.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: alice.did()}) }()
-	for len(blocked) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	for len(blocked) == 0 && pgtest.LockWaits(t, w.db) == 0 {
 		runtime.Gosched()
 	}
 	if len(blocked) > 0 {

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
 	"mlsd/people/quota"
 )
 
@@ -131,7 +132,7 @@ func TestDeliveriesAtOnce(t *testing.T) {
 	for i, in := range inputs {
 		all.Go(func() { answers[i] = evil.post(mlsapi.NSIDDeliverInvitation, in) })
 	}
-	w.waitForLocks(2) // a caller has no more
+	pgtest.AwaitLockWaits(w.t, w.db, 2) // a caller has no more
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -144,17 +145,6 @@ func TestDeliveriesAtOnce(t *testing.T) {
 	}
 	if taken != 1 {
 		t.Errorf("%d invitations of one inviter were taken, want 1", taken)
-	}
-}
-
-// waitForLocks waits until n statements wait for locks.
-func (w *world) waitForLocks(n int) {
-	w.t.Helper()
-	const waiting = `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`
-	for w.count(waiting) < n {
-		if w.t.Context().Err() != nil {
-			return
-		}
 	}
 }
 

@@ -109,8 +109,7 @@ func TestDrain(t *testing.T) {
 	go func() { pair <- claim(limit) }()
 	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDGetKeyPackages)
 	go func() { pair <- claim(limit + 1) }()
-	for len(pair) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	for len(pair) == 0 && pgtest.LockWaits(t, w.db) == 0 {
 	}
 	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDGetKeyPackages)
 	answers = append(answers, <-pair, <-pair)

@@ -166,8 +166,7 @@ func TestReportBytes(t *testing.T) {
 	go func() { pair <- alice.post(mlsapi.NSIDReportConvo, last) }()
 	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDReportConvo)
 	go func() { pair <- bob.post(mlsapi.NSIDReportConvo, more) }()
-	for len(pair) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	for len(pair) == 0 && pgtest.LockWaits(t, w.db) == 0 {
 	}
 	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDReportConvo)
 	statuses := []int{(<-pair).status, (<-pair).status}
@@ -312,8 +311,7 @@ func TestRepeatedReportsWaitForNone(t *testing.T) {
 		t.Errorf("the repetition got %s, the first answer was %s", again, kept)
 	}
 	go send()
-	for len(pair) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	for len(pair) == 0 && pgtest.LockWaits(t, w.db) == 0 {
 	}
 	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDReportConvo)
 	if a, b := string((<-pair).ok()), string((<-pair).ok()); a != b {

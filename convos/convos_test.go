@@ -1,12 +1,10 @@
 package convos_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
@@ -150,7 +148,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 			}
 			waited := make(chan error, 1)
 			go func() { waited <- write() }()
-			f.untilSomeoneWaits(t)
+			pgtest.AwaitLockWaits(t, f.db, 1)
 			if err := holder.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -162,21 +160,6 @@ func TestRemovedWhileWaiting(t *testing.T) {
 }
 
 type uncounted = idemtest.Uncounted
-
-// untilSomeoneWaits returns when a session of the test's database waits for a lock.
-func (f *fixture) untilSomeoneWaits(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for waiting := 0; waiting == 0; {
-		err := f.db.QueryRow(ctx, `
-			SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).
-			Scan(&waiting)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 // TestReturn: a member who comes back reads from the commit that added it again, and does not get
 // an old Welcome.

@@ -586,7 +586,7 @@ func TestOutsiderPassesTheLane(t *testing.T) {
 	release := f.lock(t, lockConvo, f.convos[0])
 	member := f.later(t.Context(), f.draft(f.convos[0], alice, "a", "x"))
 	eventually(t, func() bool { return f.Busy(f.convos[0]) })
-	f.waitsForLock(t)
+	pgtest.AwaitLockWaits(t, f.db, 1)
 	if _, err := f.Send(t.Context(), f.draft(f.convos[0], mallory, "m", "x")); !errors.Is(err, messages.ErrConvoNotFound) {
 		t.Errorf("the outsider: %v", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
+	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/messages"
@@ -272,7 +273,7 @@ func TestTokenUsedMeanwhile(t *testing.T) {
 	}
 	done := make(chan []messages.Result, 1)
 	go func() { done <- f.Write(t.Context(), d, neighbour) }()
-	f.waitsForLock(t)
+	pgtest.AwaitLockWaits(t, f.db, 1)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

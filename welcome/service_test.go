@@ -139,8 +139,7 @@ func TestFetchAfterAWait(t *testing.T) {
 	go fetch(0)
 	<-b.faults.Reached(failpoint.BeforeCommit, nsid.GetWelcome)
 	go fetch(1)
-	for len(given) == 0 && b.count(t, `
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	for len(given) == 0 && pgtest.LockWaits(t, b.db) == 0 {
 	}
 	b.faults.Resume(failpoint.BeforeCommit, nsid.GetWelcome)
 	if one, other := <-given, <-given; !one.GraceExpiresAt.Equal(other.GraceExpiresAt) {

@@ -287,14 +287,3 @@ func (b *bench) lapse() {
 	b.due()
 	pgtest.Age(b.t, b.db, "idempotency_keys", time.Hour, "lease_expires_at")
 }
-
-// waiting waits until n sessions wait for a lock.
-func (b *bench) waiting(n int) {
-	b.t.Helper()
-	for b.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) <
-		n {
-		if b.t.Context().Err() != nil {
-			b.t.Fatal("no session waits")
-		}
-	}
-}

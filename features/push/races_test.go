@@ -9,6 +9,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
+	"mlsd/internal/pgtest"
 	"mlsd/messages"
 )
 
@@ -81,7 +82,7 @@ func TestMessageDuringFanout(t *testing.T) {
 		_, err := b.log.Append(t.Context(), []messages.Draft{b.draft("second")})
 		sent <- err
 	}()
-	b.waiting(1)
+	pgtest.AwaitLockWaits(b.t, b.db, 1)
 	resume()
 	if err := <-sent; err != nil {
 		t.Fatal(err)

@@ -1,7 +1,9 @@
 package pgtest
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,11 +28,9 @@ func HoldInserts(t testing.TB, db *pgxpool.Pool, table string) (waiting func() i
 		must(t, err)
 	}
 	t.Cleanup(held.Release)
-	waiting = func() (n int) {
+	waiting = func() int {
 		t.Helper()
-		must(t, held.QueryRow(t.Context(), `
-			SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n))
-		return n
+		return LockWaits(t, held)
 	}
 	release = func() {
 		t.Helper()
@@ -38,4 +38,24 @@ func HoldInserts(t testing.TB, db *pgxpool.Pool, table string) (waiting func() i
 		must(t, err)
 	}
 	return waiting, release
+}
+
+// LockWaits returns how many sessions of the database wait for a lock.
+func LockWaits(t testing.TB, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (n int) {
+	t.Helper()
+	must(t, db.QueryRow(t.Context(), `
+		SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n))
+	return n
+}
+
+// AwaitLockWaits returns when n sessions of the database wait for locks.
+func AwaitLockWaits(t testing.TB, db *pgxpool.Pool, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); LockWaits(t, db) < n; {
+		if time.Now().After(deadline) {
+			t.Fatalf("pgtest: not %d sessions wait for locks", n)
+		}
+	}
 }
