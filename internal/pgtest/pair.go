@@ -138,7 +138,7 @@ func (p *Pair) giveToServer(dir string) error {
 // Pool returns a pool on the primary, with the options of [Database].
 func (p *Pair) Pool(opts ...Option) *pgxpool.Pool {
 	p.t.Helper()
-	return connect(p.t, p.Primary, opts)
+	return Connect(p.t, p.Primary, opts...)
 }
 
 // PID is the process id of a running server.

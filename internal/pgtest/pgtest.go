@@ -42,17 +42,22 @@ func MaxConns(n int32) Option {
 	return func(cfg *pgxpool.Config) { cfg.MaxConns = n }
 }
 
+// Role sets the role of the pool's sessions.
+func Role(name string) Option {
+	return func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = name }
+}
+
 // Database returns a pool on a new, migrated database, with the session settings of mlsd. When the
 // test ends, the pool is closed and the database is dropped.
 func Database(t testing.TB, opts ...Option) *pgxpool.Pool {
 	t.Helper()
-	return connect(t, create(t, true), opts)
+	return Connect(t, create(t, true), opts...)
 }
 
 // Empty is Database without migrations.
 func Empty(t testing.TB, opts ...Option) *pgxpool.Pool {
 	t.Helper()
-	return connect(t, create(t, false), opts)
+	return Connect(t, create(t, false), opts...)
 }
 
 // URL returns the connection string of a new, migrated database, for tests that start a server.
@@ -115,9 +120,9 @@ func create(t testing.TB, migrated bool) string {
 	return s.pg.ConnString(name)
 }
 
-// connect opens a pool, which is closed when the test ends. The test fails if it did not release a
+// Connect opens a pool, which is closed when the test ends. The test fails if it did not release a
 // connection.
-func connect(t testing.TB, url string, opts []Option) *pgxpool.Pool {
+func Connect(t testing.TB, url string, opts ...Option) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgpool.Config(url)
 	must(t, err)
