@@ -531,6 +531,16 @@ func (u *user) create(others ...*user) *convo {
 	return &convo{id: view.ID, group: group, epoch: view.Epoch}
 }
 
+// createWithInfo is create with a GroupInfo, which it returns.
+func (u *user) createWithInfo(others ...*user) (*convo, []byte) {
+	u.w.t.Helper()
+	group := newGroup(u.w.t)
+	in := u.creation(group, others...)
+	in.GroupInfo = u.groupInfo(group, 1, others...)
+	view := read[mlsapi.ConvoView](u.w.t, u.post(mlsapi.NSIDCreateConvo, in).ok())
+	return &convo{id: view.ID, group: group, epoch: view.Epoch}, in.GroupInfo
+}
+
 // meets puts the others into a convo of u's, so that each shares a convo with u.
 func (u *user) meets(others ...*user) {
 	u.w.t.Helper()
