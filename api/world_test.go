@@ -406,6 +406,12 @@ func (w *world) answer(server http.Handler, r *http.Request) answer {
 	return answer{t: w.t, status: rec.Code, header: rec.Header(), body: rec.Body.Bytes()}
 }
 
+// answerTo returns the server's answer to a request from an address.
+func (w *world) answerTo(address string, r *http.Request) answer {
+	r.RemoteAddr = address + ":1234"
+	return w.answer(w.server, r)
+}
+
 // ok fails the test unless the answer is 200, and returns its body.
 func (a answer) ok() []byte {
 	a.t.Helper()
