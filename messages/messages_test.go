@@ -260,20 +260,15 @@ func TestLostCommit(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcome: the backend is gone before COMMIT, and nothing was written.
-func TestUnknownOutcome(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, 0)
+// killAtCommit starts a write, and ends its session just before COMMIT. With resume, the write goes
+// on.
+func (f *fixture) killAtCommit(t *testing.T, write func()) (resume func()) {
+	t.Helper()
 	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
 		t.Fatal(err)
 	}
 	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
-	failed := make(chan error, 1)
-	d := f.draft(f.convos[0], alice, "k", "x")
-	go func() {
-		_, err := f.Append(t.Context(), []messages.Draft{d})
-		failed <- err
-	}()
+	go write()
 	<-reached
 	_, err := f.db.Exec(t.Context(), `
 		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -281,7 +276,20 @@ func TestUnknownOutcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage)
+	return func() { f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage) }
+}
+
+// TestUnknownOutcome: the backend is gone before COMMIT, and nothing was written.
+func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	failed := make(chan error, 1)
+	d := f.draft(f.convos[0], alice, "k", "x")
+	resume := f.killAtCommit(t, func() {
+		_, err := f.Append(t.Context(), []messages.Draft{d})
+		failed <- err
+	})
+	resume()
 	if err := <-failed; !errors.Is(err, idem.ErrUnknownOutcome) {
 		t.Fatalf("got %v", err)
 	}
@@ -295,26 +303,15 @@ func TestUnknownOutcome(t *testing.T) {
 func TestLostCommitIsNotAnothers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
-	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	failed := make(chan error, 1)
-	go func() {
+	resume := f.killAtCommit(t, func() {
 		_, err := f.Append(t.Context(), []messages.Draft{f.draft(f.convos[0], alice, "k", "first")})
 		failed <- err
-	}()
-	<-reached
-	_, err := f.db.Exec(t.Context(), `
-		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	})
 	if got := f.append(t, f.draft(f.convos[0], alice, "k", "second"))[0]; got.Err != nil || got.Seq != 1 {
 		t.Fatalf("the other request: %+v", got)
 	}
-	f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage)
+	resume()
 	if err := <-failed; !errors.Is(err, idem.ErrUnknownOutcome) {
 		t.Fatalf("the lost one: %v", err)
 	}

@@ -375,21 +375,10 @@ func TestLostBatch(t *testing.T) {
 		f.draft(convo, mallory, "outsider", "x"), f.draft(convo, alice, "recorded", "recorded"),
 		f.draft(convo, alice, "rival", "x"),
 	}
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
-	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	done := make(chan []messages.Result, 1)
-	go func() { done <- f.Write(t.Context(), batch...) }()
-	<-reached
-	_, err := f.db.Exec(t.Context(), `
-		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resume := f.killAtCommit(t, func() { done <- f.Write(t.Context(), batch...) })
 	rivals := f.append(t, f.draft(convo, alice, "taken", "other"), f.draft(convo, alice, "rival", "x"))
-	f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage)
+	resume()
 	got := <-done
 	for i, want := range []error{nil, idem.ErrUnknownOutcome, idem.ErrUnknownOutcome, messages.ErrConvoNotFound, nil,
 		nil} {
