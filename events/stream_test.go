@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/events"
+	"mlsd/internal/await"
 	"mlsd/outbox"
 )
 
@@ -556,13 +557,11 @@ func TestOneLeader(t *testing.T) {
 // takeOver makes a node lead in the place of a leader that has stalled.
 func (w *world) takeOver(t *testing.T, n *node) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !n.seq.Leads(); {
+	await.Until(t, "a node leads", func() bool {
 		exec(t, w.db, `SELECT pg_sleep(0.05)`) // a leader counts as stalled after a second
 		n.round(t)
-		if time.Now().After(deadline) {
-			t.Fatal("no node leads")
-		}
-	}
+		return n.seq.Leads()
+	})
 }
 
 // TestFrozenLeader: the session of a leader that has stalled is ended. The old leader can do

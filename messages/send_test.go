@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/idem"
+	"mlsd/internal/await"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
@@ -68,18 +69,7 @@ func (f *fixture) pauseAt(t *testing.T, d messages.Draft) (paused <-chan outcome
 // queued waits until n drafts wait.
 func (f *fixture) queued(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, func() bool {
-		return f.Queued() == n
-	})
-}
-
-func eventually(t *testing.T, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not happen")
-		}
-	}
+	await.Until(t, fmt.Sprint(n, " drafts wait"), func() bool { return f.Queued() == n })
 }
 
 // lock runs query in a transaction that keeps its locks until release.
@@ -306,7 +296,7 @@ func TestBusyConvoHoldsUpNoOther(t *testing.T) {
 					t.Error(got.err)
 				}
 			}
-			eventually(t, f.Idle)
+			await.Until(t, "the log is idle", f.Idle)
 		})
 	}
 }
@@ -574,7 +564,7 @@ func TestOutsiderPassesTheLane(t *testing.T) {
 	f := newFixture(t, 0)
 	release := f.lock(t, lockConvo, f.convos[0])
 	member := f.later(t.Context(), f.draft(f.convos[0], alice, "a", "x"))
-	eventually(t, func() bool { return f.Busy(f.convos[0]) })
+	await.Until(t, "the convo is busy", func() bool { return f.Busy(f.convos[0]) })
 	pgtest.AwaitLockWaits(t, f.db, 1)
 	if _, err := f.Send(t.Context(), f.draft(f.convos[0], mallory, "m", "x")); !errors.Is(err, messages.ErrConvoNotFound) {
 		t.Errorf("the outsider: %v", err)

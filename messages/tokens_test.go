@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/idem"
+	"mlsd/internal/await"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
@@ -343,7 +344,7 @@ func TestTokenOfBusyConvo(t *testing.T) {
 				f.queued(t, n) // for one batch
 				resume()
 				<-paused
-				eventually(t, func() bool { return f.Busy(f.convos[0]) })
+				await.Until(t, "the convo is busy", func() bool { return f.Busy(f.convos[0]) })
 				release()
 				for i, w := range waiting {
 					if got := <-w; got.err != nil || got.Replayed {
@@ -398,7 +399,7 @@ func TestTokenOfLostTransaction(t *testing.T) {
 	}
 	d := f.draft(f.convos[0], alice, "k", "x")
 	sent := f.later(t.Context(), with(token(), d))
-	eventually(t, func() bool { return f.Busy(f.convos[0]) })
+	await.Until(t, "the convo is busy", func() bool { return f.Busy(f.convos[0]) })
 	release()
 	if got := <-sent; got.err != nil || got.Replayed || got.Seq != 1 {
 		t.Fatalf("%+v", got)

@@ -208,21 +208,6 @@ func query(ctx context.Context, s *Server, do func(*pgx.Conn) error) error {
 	return conn.Close(ctx)
 }
 
-// eventually waits for a condition that nothing signals.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	timeout := time.After(deadline)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-timeout:
-			t.Fatalf("not after %v: %s", deadline, what)
-		}
-	}
-}
-
 // none reports whether no process of the cluster in the data directory runs. Elsewhere than on
 // Linux only the postmaster is seen.
 func none(t *testing.T, dir string) bool {

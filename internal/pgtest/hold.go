@@ -2,8 +2,10 @@ package pgtest
 
 import (
 	"context"
+	"fmt"
 	"testing"
-	"time"
+
+	"mlsd/internal/await"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -53,9 +55,5 @@ func LockWaits(t testing.TB, db interface {
 // AwaitLockWaits returns when n sessions of the database wait for locks.
 func AwaitLockWaits(t testing.TB, db *pgxpool.Pool, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); LockWaits(t, db) < n; {
-		if time.Now().After(deadline) {
-			t.Fatalf("pgtest: not %d sessions wait for locks", n)
-		}
-	}
+	await.Until(t, fmt.Sprintf("%d sessions wait for locks", n), func() bool { return LockWaits(t, db) >= n })
 }

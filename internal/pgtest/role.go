@@ -6,14 +6,12 @@ import (
 	"os"
 	"os/user"
 	"testing"
-	"time"
+
+	"mlsd/internal/await"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-// rolePatience is how long the server may take to read the file that says who may connect.
-const rolePatience = time.Minute
 
 // LetConnect lets this process connect to the private server as role. url is the URL of a database
 // with that role. admin is a superuser's pool.
@@ -26,16 +24,13 @@ func LetConnect(t testing.TB, admin *pgxpool.Pool, role, url string) {
 	must(t, appendTo(path, fmt.Sprintf("mlsd %s %s\n", me.Username, role)))
 	_, err = admin.Exec(t.Context(), `SELECT pg_reload_conf()`)
 	must(t, err)
-	for deadline := time.Now().Add(rolePatience); ; { // the server reads the file some time later
+	await.Until(t, "the server has read the file", func() bool {
 		conn, err := pgx.Connect(t.Context(), url)
 		if err == nil {
 			must(t, conn.Close(t.Context()))
-			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		return err == nil
+	})
 }
 
 // appendTo adds a line to a file of a server.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mlsd/internal/await"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
@@ -184,7 +185,8 @@ func TestUnderRowSecurity(t *testing.T) {
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
 			expires_at)
 		SELECT 'did:plc:' || n, 'add', '', '', '', '{}', 'x', now(), now() FROM generate_series(1, 6) n`)
-	want(t, scrape(t, dbmetrics.New(pgtest.Connect(t, url, pgtest.Role("mlsd_app")), slog.New(slog.DiscardHandler), 0, time.Now)), map[string]float64{
+	db := pgtest.Connect(t, url, pgtest.Role("mlsd_app"))
+	want(t, scrape(t, dbmetrics.New(db, slog.New(slog.DiscardHandler), 0, time.Now)), map[string]float64{
 		"mlsd_database_up": 1, "mlsd_records add": 6, "mlsd_records_expired": 6,
 	})
 }
@@ -261,9 +263,5 @@ func TestArchiveFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	execute(t, db, `SELECT pg_switch_wal()`)
-	for end := time.Now().Add(time.Minute); scrape(t, c)["mlsd_wal_archive_failing"] != 1; {
-		if time.Now().After(end) {
-			t.Fatal("the failure is not reported")
-		}
-	}
+	await.Until(t, "the failure is reported", func() bool { return scrape(t, c)["mlsd_wal_archive_failing"] == 1 })
 }
