@@ -96,6 +96,16 @@ func newNode(t testing.TB) (*world, *node) {
 	return w, n
 }
 
+// newConvo is newNode with a convo, in which the first member has said something said times.
+func newConvo(t testing.TB, said int, members ...syntax.DID) (*world, *node, uuid.UUID) {
+	t.Helper()
+	w, n := newNode(t)
+	convo := w.convo(t, members...)
+	w.say(t, convo, members[0], said)
+	n.publish(t)
+	return w, n, convo
+}
+
 // node is the part of one mlsd that handles events. The test makes its rounds, unless it runs.
 type node struct {
 	*counts
