@@ -16,7 +16,6 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
-	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth/authtest"
 )
 
@@ -110,17 +109,10 @@ func TestMaxPlusOne(t *testing.T) {
 	c := alice.create(bob)
 	by := []*user{alice, bob.on(w.boot())}
 	seqs := map[int64]bool{}
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
+	sends := func(i int, body string) func() answer {
+		return func() answer { return by[i].post(mlsapi.NSIDSendMessage, by[i].message(c, body)) }
 	}
-	pair := make(chan answer, 2)
-	go func() { pair <- by[0].post(mlsapi.NSIDSendMessage, by[0].message(c, "in COMMIT")) }()
-	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
-	go func() { pair <- by[1].post(mlsapi.NSIDSendMessage, by[1].message(c, "beside it")) }()
-	for len(pair) == 0 && pgtest.LockWaits(t, w.db) == 0 {
-	}
-	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
-	answers := []answer{<-pair, <-pair}
+	answers := w.inCommit(mlsapi.NSIDSendMessage, sends(0, "in COMMIT"), sends(1, "beside it"))
 	for round := range rounds {
 		answers = append(answers, together(each, func(i int) answer {
 			return by[i%2].post(mlsapi.NSIDSendMessage, by[i%2].message(c, fmt.Sprint("message ", round, i)))

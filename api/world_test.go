@@ -658,6 +658,23 @@ func (w *world) exec(sql string, args ...any) {
 	}
 }
 
+// inCommit makes two calls: the first one has reached its COMMIT when the second one begins, and goes
+// on when the second one waits for a lock. The answers are in the order in which they come.
+func (w *world) inCommit(nsid string, first, second func() answer) []answer {
+	w.t.Helper()
+	if err := w.faults.Arm(failpoint.BeforeCommit, nsid, failpoint.Pause); err != nil {
+		w.t.Fatal(err)
+	}
+	answers := make(chan answer, 2)
+	go func() { answers <- first() }()
+	<-w.faults.Reached(failpoint.BeforeCommit, nsid)
+	go func() { answers <- second() }()
+	for len(answers) == 0 && pgtest.LockWaits(w.t, w.db) == 0 {
+	}
+	w.faults.Resume(failpoint.BeforeCommit, nsid)
+	return []answer{<-answers, <-answers}
+}
+
 // together makes n calls at the same moment.
 func together(n int, call func(i int) answer) []answer {
 	answers := make([]answer, n)
