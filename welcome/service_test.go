@@ -71,6 +71,15 @@ func (b *bench) count(t *testing.T, sql string, args ...any) (n int) {
 	return n
 }
 
+// consumed expects that n Welcomes were consumed, each in one step, and that nothing else happened.
+func (b *bench) consumed(t *testing.T, n int) {
+	t.Helper()
+	got := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`)
+	if steps := b.count(t, `SELECT count(*) FROM audit_log`); got != n || steps != n {
+		t.Errorf("%d of %d Welcomes are consumed, in %d steps", got, n, steps)
+	}
+}
+
 // TestHundredConfirmations: a hundred confirmations of one Welcome at once, over two nodes, are one
 // transition. All get the same answer.
 func TestHundredConfirmations(t *testing.T) {
@@ -86,12 +95,7 @@ func TestHundredConfirmations(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`); n != 1 {
-		t.Errorf("%d Welcomes consumed in one step", n)
-	}
-	if n := b.count(t, `SELECT count(*) FROM audit_log`); n != 1 {
-		t.Errorf("%d transitions", n)
-	}
+	b.consumed(t, 1)
 }
 
 // TestHundredFetches: a hundred fetches at once, over two nodes, open one lease. All get it.
@@ -343,9 +347,7 @@ func TestLockedWelcome(t *testing.T) {
 	if err := <-waiting; err != nil {
 		t.Error(err)
 	}
-	if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`); n != 50 {
-		t.Errorf("%d of 50 are consumed", n)
-	}
+	b.consumed(t, 50)
 }
 
 // TestPoisonedConfirmation: a value that the database refuses fails its own caller and no other.
@@ -366,9 +368,7 @@ func TestPoisonedConfirmation(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`); n != 45 {
-		t.Errorf("%d of 45 are consumed", n)
-	}
+	b.consumed(t, 45)
 }
 
 // TestKilledConfirmations: the session of a transaction that many share is ended before its COMMIT,
@@ -403,12 +403,7 @@ func TestKilledConfirmations(t *testing.T) {
 			b.faults.Resume(point, nsid.ConfirmWelcome)
 		}
 		all.Wait()
-		if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`); n != 50 {
-			t.Errorf("%d of 50 are consumed", n)
-		}
-		if n := b.count(t, `SELECT count(*) FROM audit_log`); n != 50 {
-			t.Errorf("%d transitions", n)
-		}
+		b.consumed(t, 50)
 	}
 }
 
