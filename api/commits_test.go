@@ -15,6 +15,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/serviceauth/authtest"
 )
@@ -296,9 +297,7 @@ func TestGroupInfoLate(t *testing.T) {
 	bob := w.user()
 	in := alice.addition(c, bob)
 	in.GroupInfo = alice.groupInfo(c.group, 1, bob)
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDAddMembers, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, w.faults, failpoint.BeforeCommit, mlsapi.NSIDAddMembers, failpoint.Error)
 	if a := alice.post(mlsapi.NSIDAddMembers, in); a.status < 500 {
 		t.Fatalf("the failed commit is answered with %d", a.status)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/mls"
@@ -432,9 +433,7 @@ func TestBlockDeclinesWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDCreateConvo, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, w.faults, failpoint.BeforeCommit, mlsapi.NSIDCreateConvo, failpoint.Pause)
 	in := alice.creation(newGroup(t), bob)
 	created, blocked := make(chan answer, 1), make(chan answer, 1)
 	go func() { created <- alice.post(mlsapi.NSIDCreateConvo, in) }()

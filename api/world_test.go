@@ -40,6 +40,7 @@ import (
 	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/limit/limittest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgpool"
@@ -662,9 +663,7 @@ func (w *world) exec(sql string, args ...any) {
 // on when the second one waits for a lock. The answers are in the order in which they come.
 func (w *world) inCommit(nsid string, first, second func() answer) []answer {
 	w.t.Helper()
-	if err := w.faults.Arm(failpoint.BeforeCommit, nsid, failpoint.Pause); err != nil {
-		w.t.Fatal(err)
-	}
+	failpointtest.Arm(w.t, w.faults, failpoint.BeforeCommit, nsid, failpoint.Pause)
 	answers := make(chan answer, 2)
 	go func() { answers <- first() }()
 	<-w.faults.Reached(failpoint.BeforeCommit, nsid)

@@ -15,6 +15,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 )
@@ -157,9 +158,7 @@ func TestTimeoutTakeover(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	// the work ends as if the holder had died
-	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.AfterReserve, idem.NSIDPush, failpoint.Error)
 	work := func(_ context.Context, fence int64) (idem.Done, error) {
 		return b.done(t, fmt.Sprint("fence ", fence)), nil
 	}
@@ -318,9 +317,7 @@ func TestDroppedHeartbeat(t *testing.T) {
 	t.Parallel()
 	b, beats := newBenchWithBeats(t)
 	h := b.begin(t, "x")
-	if err := b.faults.Arm(failpoint.Heartbeat, idem.NSIDPush, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.Heartbeat, idem.NSIDPush, failpoint.Error)
 	for range 3 {
 		beats <- time.Time{}
 	}
@@ -424,9 +421,7 @@ func TestCompletionIsOne(t *testing.T) {
 		point   string
 		effects int
 	}{{failpoint.AfterReserve, 0}, {failpoint.AfterWork, 0}, {failpoint.BeforeCommit, 0}, {failpoint.AfterCommit, 1}} {
-		if err := b.faults.Arm(c.point, idem.NSIDPush, failpoint.Error); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, c.point, idem.NSIDPush, failpoint.Error)
 		before := b.effects(t)
 		work := func(context.Context, int64) (idem.Done, error) { return b.done(t, c.point), nil }
 		answer, err := b.Run(t.Context(), outside(c.point), work)

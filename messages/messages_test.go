@@ -16,6 +16,7 @@ import (
 	"mlsd/idem"
 	"mlsd/idem/idemtest"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
@@ -239,17 +240,13 @@ func TestConcurrentBatches(t *testing.T) {
 func TestLostCommit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.AfterCommit, nsid.SendMessage, failpoint.Error)
 	d := f.draft(f.convos[0], alice, "k", "x")
 	first := f.append(t, d)[0]
 	if first.Err != nil || first.Replayed || first.Seq != 1 {
 		t.Fatalf("%+v", first)
 	}
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error)
 	if _, err := f.Append(t.Context(), []messages.Draft{f.draft(f.convos[0], alice, "l", "y")}); !errors.Is(err,
 		failpoint.ErrInjected) {
 		t.Fatalf("got %v", err)
@@ -264,9 +261,7 @@ func TestLostCommit(t *testing.T) {
 // on.
 func (f *fixture) killAtCommit(t *testing.T, write func()) (resume func()) {
 	t.Helper()
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause)
 	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	go write()
 	<-reached

@@ -11,6 +11,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
@@ -132,9 +133,7 @@ func TestAppendedWhileWaiting(t *testing.T) {
 func TestConflictWithLostMessage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error)
 	got := f.Write(t.Context(), f.draft(f.convos[0], alice, "k", "one"), f.draft(f.convos[0], alice, "k", "two"))
 	for i, r := range got {
 		if !errors.Is(r.Err, idem.ErrUnknownOutcome) {

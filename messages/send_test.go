@@ -17,6 +17,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/await"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
@@ -55,9 +56,7 @@ func (f *fixture) pause(t *testing.T, convo uuid.UUID) (paused <-chan outcome, r
 // pauseAt is pause with a message of the caller's.
 func (f *fixture) pauseAt(t *testing.T, d messages.Draft) (paused <-chan outcome, resume func()) {
 	t.Helper()
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause)
 	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	paused = f.later(t.Context(), d)
 	<-reached
@@ -136,9 +135,7 @@ func TestCallerHangsUp(t *testing.T) {
 	f := newFixture(t, 0)
 	convo := f.convos[0]
 	ctx, hangUp := context.WithCancel(t.Context())
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause)
 	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	writing := f.later(ctx, f.draft(convo, alice, "writing", "x"))
 	<-reached
@@ -381,9 +378,7 @@ func TestLostBatch(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.AfterCommit, nsid.SendMessage, failpoint.Error)
 	got = f.Write(t.Context(), f.draft(convo, alice, "a", "x"), f.draft(f.convos[1], bob, "b", "x"),
 		f.draft(convo, carol, "c", "x"))
 	if got[0].Err != nil || got[0].Seq != 4 || got[1].Err != nil || got[1].Seq != 1 ||

@@ -16,6 +16,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/await"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth"
@@ -368,16 +369,12 @@ func TestTokenAndTransaction(t *testing.T) {
 	f := newFixture(t, 0)
 	token := f.mint(t)
 	d := with(token(), f.draft(f.convos[0], alice, "k", "x"))
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error)
 	if _, err := f.Send(t.Context(), d); !errors.Is(err, failpoint.ErrInjected) {
 		t.Fatalf("got %v", err)
 	}
 	f.wantUsed(t, 0)
-	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.AfterCommit, nsid.SendMessage, failpoint.Error)
 	if r, err := f.Send(t.Context(), d); err != nil || r.Replayed || r.Seq != 1 { // the outcome is looked up
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -394,9 +391,7 @@ func TestTokenOfLostTransaction(t *testing.T) {
 	f := newFixture(t, 0)
 	token := f.mint(t)
 	release := f.lock(t, lockConvo, f.convos[0])
-	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.AfterCommit, nsid.SendMessage, failpoint.Error)
 	d := f.draft(f.convos[0], alice, "k", "x")
 	sent := f.later(t.Context(), with(token(), d))
 	await.Until(t, "the convo is busy", func() bool { return f.Busy(f.convos[0]) })

@@ -15,6 +15,7 @@ import (
 
 	"mlsd/internal/batch"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
 	"mlsd/mls"
@@ -129,9 +130,7 @@ func TestHundredFetches(t *testing.T) {
 func TestFetchAfterAWait(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1, false)
-	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.GetWelcome, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid.GetWelcome, failpoint.Pause)
 	given := make(chan welcome.Delivery, 2)
 	fetch := func(node int) {
 		d, err := b.nodes[node].Fetch(t.Context(), b.convo, recipient(0))
@@ -161,9 +160,7 @@ func TestFetchedTogether(t *testing.T) {
 	t.Parallel()
 	const n, poisoned = 40, 7
 	b := newBench(t, n, false)
-	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.GetWelcome, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid.GetWelcome, failpoint.Pause)
 	var all sync.WaitGroup
 	fetch := func(i int) {
 		to := recipient(i)
@@ -381,9 +378,7 @@ func TestKilledConfirmations(t *testing.T) {
 		if !kill {
 			point, action = failpoint.AfterCommit, failpoint.Error
 		}
-		if err := b.faults.Arm(point, nsid.ConfirmWelcome, action); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, point, nsid.ConfirmWelcome, action)
 		var all sync.WaitGroup
 		for i := range 50 {
 			all.Go(func() {

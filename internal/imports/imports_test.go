@@ -21,7 +21,7 @@ const module = "mlsd"
 func forTests() []string {
 	return []string{
 		"clientsim/testbed/testbedtest", "clientsim/xrpc/xrpctest", "features/attachments/storetest", "internal/await",
-		"internal/guide", "internal/moduletest",
+		"internal/failpoint/failpointtest", "internal/guide", "internal/moduletest",
 		"internal/imports", "internal/lexgen", "internal/lexgen/examples", "internal/mlstest", "internal/mutants",
 		"internal/pgtest", "internal/promtest", "internal/serviceauth/authtest", "internal/standby/standbytest",
 		"internal/testdir",
@@ -68,7 +68,8 @@ func foreign() []foreignRule {
 		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
 			"features/attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest",
-			"internal/standby/standbytest", "internal/await", "internal/moduletest", "internal/testdir", "internal/mutants",
+			"internal/standby/standbytest", "internal/await", "internal/failpoint/failpointtest", "internal/moduletest",
+			"internal/testdir", "internal/mutants",
 			"clientsim/xrpc/xrpctest", "clientsim/testbed/testbedtest",
 		}},
 	}
