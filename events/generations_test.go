@@ -109,10 +109,7 @@ func TestDatabaseGoesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, n := newNode(t)
-			convo := w.convo(t, alice)
-			w.say(t, convo, alice, 5)
-			n.publish(t)
+			w, n, convo := newConvo(t, 5, alice)
 			common := ends(t, n.subscribe(t, alice, 0), 6)
 			n.seq.Resign()
 			restore := w.backup(t, tc.then)
@@ -263,10 +260,7 @@ func (w *world) restored(t *testing.T) (generation int64) {
 // behind those of the old one. The hub has not noticed yet.
 func TestCatchUpNoticesGeneration(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	w.say(t, convo, alice, 5)
-	n.publish(t)
+	w, n, _ := newConvo(t, 5, alice)
 	n.hub.Forget(t, 1)
 	s := n.subscribe(t, alice, 0)
 	w.restored(t)
