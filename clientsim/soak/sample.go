@@ -20,7 +20,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/load"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
@@ -46,7 +45,7 @@ func openSamples(s *soak) (_ *samples, err error) {
 	defer Catch(&err)
 	file := Must(os.Create(s.c.Samples))
 	out := &samples{file: file, lines: json.NewEncoder(file)}
-	return out, out.lines.Encode(report.SoakLine{Begin: &report.SoakBegin{
+	return out, out.lines.Encode(Line{Begin: &Begin{
 		Began: s.began.UTC(), For: s.c.For, Rate: s.c.Rate, Every: s.c.Every, Seed: s.c.Seed,
 		Cores: runtime.NumCPU(), Go: runtime.Version(),
 	}})
@@ -54,11 +53,11 @@ func openSamples(s *soak) (_ *samples, err error) {
 
 // end writes the last line.
 func (o *samples) end(s *soak) error {
-	end := &report.SoakEnd{Ended: time.Now().UTC(), Rounds: s.rounds.played.Load(), Notes: s.w.Notes()}
+	end := &End{Ended: time.Now().UTC(), Rounds: s.rounds.played.Load(), Notes: s.w.Notes()}
 	for _, v := range s.w.Found() {
 		end.Broken = append(end.Broken, v.String())
 	}
-	return errors.Join(o.lines.Encode(report.SoakLine{End: end}), o.file.Close())
+	return errors.Join(o.lines.Encode(Line{End: end}), o.file.Close())
 }
 
 // sample takes samples until ended ends.
@@ -74,7 +73,7 @@ func (s *soak) sample(ctx, ended context.Context, db *pgxpool.Pool, out *samples
 		values, err := s.values(ctx, db)
 		at := time.Since(s.began)
 		if err == nil {
-			err = out.lines.Encode(report.SoakLine{Sample: &report.Sample{At: at.Seconds(), Values: values}})
+			err = out.lines.Encode(Line{Sample: &Sample{At: at.Seconds(), Values: values}})
 		}
 		if err != nil {
 			s.w.Broken("the run itself: no sample after %s: %v", at.Round(time.Second), err)
