@@ -42,6 +42,14 @@ func thousands(n int64) string {
 	return text
 }
 
+// Plural writes a number of things.
+func Plural(n int, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return thousands(int64(n)) + " " + of + "s"
+}
+
 // Seconds writes seconds in the unit that suits them.
 func Seconds(s float64) string {
 	switch {

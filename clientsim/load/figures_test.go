@@ -28,6 +28,7 @@ func TestFigures(t *testing.T) {
 		{Figure(math.NaN()), None}, {Figure(math.Inf(1)), None},
 		{Seconds(7e-6), "7 µs"}, {Seconds(999.6e-6), "1.00 ms"}, {Seconds(0.012345), "12.3 ms"}, {Seconds(2.5), "2.50 s"},
 		{Size(512), "512 B"}, {Size(24 << 30), "24 GiB"}, {Size(-1), "0 B"},
+		{Plural(1, "convo"), "1 convo"}, {Plural(1000, "convo"), "1,000 convos"},
 	} {
 		if test.got != test.want {
 			t.Errorf("%q, want %q", test.got, test.want)

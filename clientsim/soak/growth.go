@@ -235,15 +235,7 @@ func (s *Record) verdict() string {
 	case s.End == nil:
 		return text + "; the run has no end yet, so no promise is judged"
 	case len(s.End.Broken) > 0:
-		return text + fmt.Sprintf("; %s broken", plural(len(s.End.Broken), "promise"))
+		return text + fmt.Sprintf("; %s broken", load.Plural(len(s.End.Broken), "promise"))
 	}
 	return text + "; every promise kept"
-}
-
-// plural writes a number of things.
-func plural(n int, of string) string {
-	if n != 1 {
-		of += "s"
-	}
-	return fmt.Sprintf("%d %s", n, of)
 }

@@ -9,6 +9,8 @@ import (
 	"io"
 	"math"
 	"time"
+
+	"mlsd/clientsim/load"
 )
 
 // Record is a run of clientsim soak, as its file of samples tells it.
@@ -158,7 +160,7 @@ func (s *Record) WriteMarkdown(w io.Writer) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "%s, %s, %d messages a second, seed %d, %s, %s.\n\n", s.Began.UTC().Format(time.DateTime+" MST"),
 		s.length().Round(time.Second),
-		s.Rate, s.Seed, plural(s.Cores, "core"), s.Go)
+		s.Rate, s.Seed, load.Plural(s.Cores, "core"), s.Go)
 	fmt.Fprintf(&out, "**%s.**\n\n", s.verdict())
 	if s.End != nil {
 		for _, text := range s.End.Broken {
@@ -179,7 +181,7 @@ func (s *Record) WriteMarkdown(w io.Writer) error {
 		fmt.Fprintf(&out, "| %s | %s | %s | %s | + %s | %s |\n", g.Name, g.Before, g.After, g.Allowed, g.Limit, g.Word())
 	}
 	if small > 0 {
-		fmt.Fprintf(&out, "| %s, each below 1 MiB | | | | | steady |\n", plural(small, "more table"))
+		fmt.Fprintf(&out, "| %s, each below 1 MiB | | | | | steady |\n", load.Plural(small, "more table"))
 	}
 	_, err := out.WriteTo(w)
 	return err
