@@ -178,7 +178,7 @@ func (b *bench) accounts() []*xrpc.Account {
 func (b *bench) begin(ctx context.Context) {
 	b.say("starting %d mlsd", b.c.Servers)
 	b.env.start(ctx, b.c)
-	b.say("profiles of the first: %s/debug/pprof/", b.env.servers[0].AdminURL())
+	b.say("profiles of the first: %s/debug/pprof/", b.env.Nodes[0].AdminURL())
 	b.report.Machine = machine(b.version(ctx), b.env.inspect(ctx))
 	if b.env.postmaster == 0 {
 		b.note("PostgreSQL is not among the processes of this machine: its processor time is not counted")
@@ -203,7 +203,7 @@ func (b *bench) turns(ctx context.Context, phases ...phase) {
 
 // version asks the first server for its version.
 func (b *bench) version(ctx context.Context) string {
-	req := Must(http.NewRequestWithContext(ctx, http.MethodGet, b.env.servers[0].URL()+"/xrpc/_health", nil))
+	req := Must(http.NewRequestWithContext(ctx, http.MethodGet, b.env.Nodes[0].URL()+"/xrpc/_health", nil))
 	resp := Must(b.env.web.RoundTrip(req))
 	var out struct{ Version string }
 	Check(errors.Join(json.NewDecoder(resp.Body).Decode(&out), resp.Body.Close()))

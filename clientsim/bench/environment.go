@@ -23,8 +23,6 @@ type environment struct {
 	database   string        // URL of the database
 	postmaster int           // id of PostgreSQL's main process; 0 if it runs elsewhere
 	at         place
-	servers    []*testbed.Proc // running servers
-	all        []*testbed.Proc // all servers, running or not
 	client     *xrpc.Client    // for the few calls outside the load
 	web        *http.Transport // the client's transport
 	killed     time.Duration   // processor time of killed servers
@@ -55,7 +53,7 @@ func (s *environment) start(ctx context.Context, c *Config) {
 		Check(testbed.InDatabase(ctx, s.database, fillWAL(ctx)))
 	}
 	s.use(ctx, place{0, c.Servers, false})
-	s.client = xrpc.NewClient(s.servers[0].URL(), xrpc.DefaultServiceDID, s.web, &xrpc.Stats{})
+	s.client = xrpc.NewClient(s.Nodes[0].URL(), xrpc.DefaultServiceDID, s.web, &xrpc.Stats{})
 }
 
 // connections is the number of connections that a PostgreSQL of ours allows. It is enough for
@@ -94,7 +92,7 @@ func (s *environment) inspect(ctx context.Context) (description string) {
 // spent returns the processor time until now. Without /proc it is zero.
 func (s *environment) spent() Spent {
 	spent := Spent{Server: s.killed, Database: testbed.TreeTime(s.postmaster), Load: testbed.ProcessTime(os.Getpid())}
-	for _, server := range s.servers {
+	for _, server := range s.Nodes {
 		spent.Server += testbed.ProcessTime(server.PID())
 	}
 	return spent
@@ -112,7 +110,7 @@ func (s *environment) settings(ctx context.Context) map[string]string {
 
 // addr returns where a server listens, as host:port.
 func (s *environment) addr(node int) string {
-	return strings.TrimPrefix(s.servers[node%len(s.servers)].URL(), "http://")
+	return strings.TrimPrefix(s.Nodes[node%len(s.Nodes)].URL(), "http://")
 }
 
 // use restarts the servers as at says, unless they run so already, and reports whether it did. Each
@@ -122,24 +120,15 @@ func (s *environment) use(ctx context.Context, at place) (changed bool) {
 		return false
 	}
 	s.web.CloseIdleConnections()
-	running := s.servers
-	Each(max(len(running), 1), len(running), func(i int) { Check(running[i].Stop()) })
-	for len(s.all) < at.nodes {
-		s.all = append(s.all, s.Server(fmt.Sprintf("server-%d", len(s.all)+1)))
-	}
-	s.servers, s.at = s.all[:at.nodes], at
-	settings := s.settings(ctx)
-	Each(at.nodes, at.nodes, func(i int) {
-		s.servers[i].UseBinary(s.Binaries[at.binary].Path)
-		Check(s.servers[i].Start(ctx, settings))
-	})
+	s.at = at
+	Check(s.RunNodes(ctx, at.nodes, s.Binaries[at.binary], s.settings(ctx)))
 	return true
 }
 
 // kill kills a server and starts it again.
 func (s *environment) kill(ctx context.Context, node int) (err error) {
 	defer CatchIn(&err, "kill server %d", node+1)
-	server := s.servers[node]
+	server := s.Nodes[node]
 	s.killed += testbed.ProcessTime(server.PID())
 	Check(server.Kill())
 	return server.Start(ctx, s.settings(ctx))

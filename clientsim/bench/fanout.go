@@ -64,10 +64,10 @@ func fanout(ctx context.Context, b *bench) {
 func (b *bench) deliver(ctx context.Context, kind string, p phase) int {
 	b.use(ctx, p.at)
 	p.audience = &audience{size: int64(b.c.Subscribers)}
-	before := Must(b.env.servers[0].Memory(ctx))
+	before := Must(b.env.Nodes[0].Memory(ctx))
 	streams := b.subscribe(ctx, b.accounts(), b.c.Subscribers, kind, p.audience.arrived)
 	defer streams.end()
-	after := Must(b.env.servers[0].Memory(ctx))
+	after := Must(b.env.Nodes[0].Memory(ctx))
 	if p.turn == 0 {
 		kib := func(a, b int64) float64 { return float64(a-b) / 1024 / float64(streams.atFirst()) }
 		b.note("%s: an idle stream costs the first server %.1f KiB resident, %.1f of heap, %.1f of stacks", p.variant,

@@ -141,7 +141,7 @@ func (b *bench) await(ctx context.Context, storm stormFunc, count *load.Counter)
 		case err := <-over:
 			return err
 		case <-kill.C:
-			node := int(b.kills) % len(b.env.servers) // the servers take turns
+			node := int(b.kills) % len(b.env.Nodes) // the servers take turns
 			if err := b.env.kill(ctx, node); err != nil {
 				stop()
 				return errors.Join(err, <-over)

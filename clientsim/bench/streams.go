@@ -103,7 +103,7 @@ func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int, 
 	for i := range n {
 		k := i % len(accounts)
 		s.all = append(s.all, &stream{
-			account: accounts[k], token: tokens[k], base: b.env.servers[i%len(b.env.servers)].URL(), web: homes[k%len(homes)],
+			account: accounts[k], token: tokens[k], base: b.env.Nodes[i%len(b.env.Nodes)].URL(), web: homes[k%len(homes)],
 		})
 	}
 	s.open(ctx)
@@ -238,7 +238,7 @@ func (s *streams) end() {
 
 // atFirst is how many streams are at the first server.
 func (s *streams) atFirst() int {
-	return (len(s.all) + len(s.b.env.servers) - 1) / len(s.b.env.servers)
+	return (len(s.all) + len(s.b.env.Nodes) - 1) / len(s.b.env.Nodes)
 }
 
 // ended is how many connections the servers or the network ended.

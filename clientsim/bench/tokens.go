@@ -115,6 +115,6 @@ func (b *bench) buySession(ctx context.Context, sender int) string {
 	call := xrpc.Procedure(mlsapi.NSIDCreateSession, "", "",
 		&mlsapi.CreateSessionInput{DeviceID: hex.EncodeToString(device[:])})
 	web := &http.Transport{DialContext: dialer{from: home(sender % addresses)}.dial, DisableKeepAlives: true}
-	client := xrpc.NewClient(b.env.servers[0].URL(), xrpc.DefaultServiceDID, web, &xrpc.Stats{})
+	client := xrpc.NewClient(b.env.Nodes[0].URL(), xrpc.DefaultServiceDID, web, &xrpc.Stats{})
 	return Must(xrpc.Ask[mlsapi.CreateSessionOutput](ctx, client, b.senders[sender].Account, call)).Session
 }

@@ -66,7 +66,7 @@ func (b *bench) verify(ctx context.Context) {
 	})
 	b.say("read %d messages in %s; asking the server's own checker", total.Stored,
 		time.Since(began).Round(time.Millisecond))
-	for _, text := range Must(b.env.servers[0].CheckDatabase(ctx)) {
+	for _, text := range Must(b.env.Nodes[0].CheckDatabase(ctx)) {
 		total.Violated = append(total.Violated, "in the database: "+text)
 	}
 }

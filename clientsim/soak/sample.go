@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -139,9 +138,7 @@ func loadValues(values map[string]float64) (err error) {
 	resident := Must(testbed.FromStatus(os.Getpid(), "VmRSS:"))
 	values["resident/load"] = float64(resident)
 	values["goroutines/load"] = float64(runtime.NumGoroutine())
-	var self syscall.Rusage
-	Check(syscall.Getrusage(syscall.RUSAGE_SELF, &self))
-	values["cpu/load"] = time.Duration(self.Utime.Nano() + self.Stime.Nano()).Seconds()
+	values["cpu/load"] = testbed.ProcessTime(os.Getpid()).Seconds()
 	return nil
 }
 
