@@ -121,6 +121,7 @@ var (
 // their rows. So the bytes of a row may not grow.
 var keptTables = map[string]string{
 	"events":         "until the end of their day",
+	"convo_events":   "until the end of their day",
 	"accounts":       "an erased account leaves a mark",
 	"erasures":       "the record of an erasure stays",
 	"deleted_convos": "a deleted convo leaves a mark",

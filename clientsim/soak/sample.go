@@ -143,9 +143,9 @@ func loadValues(values map[string]float64) (err error) {
 }
 
 // tablesSQL reads the sizes of all tables, in bytes, and their rows as the statistics count them.
-// The partitions of events count together.
+// The partitions of a daily table count together.
 const tablesSQL = `
-	SELECT CASE WHEN relname ~ '^events_[0-9]{8}$' THEN 'events' ELSE relname END, sum(pg_table_size(relid)),
+	SELECT regexp_replace(relname, '_[0-9]{8}$', ''), sum(pg_table_size(relid)),
 		sum(pg_indexes_size(relid)),
 		sum(n_live_tup), sum(n_dead_tup)
 	FROM pg_stat_user_tables GROUP BY 1`

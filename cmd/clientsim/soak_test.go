@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -47,6 +48,11 @@ func TestSoak(t *testing.T) {
 	for _, name := range []string{"outbox-oldest", "dead/messages", "answers/none", "answers/5xx", "rounds-failed"} {
 		if _, ok := s.Samples[0].Values[name]; !ok {
 			t.Errorf("%s is not in the first sample", name)
+		}
+	}
+	for name := range s.Samples[0].Values {
+		if regexp.MustCompile(`_[0-9]{8}$`).MatchString(name) {
+			t.Errorf("%s is a partition, and counts alone", name)
 		}
 	}
 }
