@@ -8,7 +8,6 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
-	"golang.org/x/sync/semaphore"
 )
 
 // buffer is the hub's side of a subscription: which events it gets, and the events that its reader
@@ -22,7 +21,7 @@ type buffer struct {
 	// from before it began.
 	resumed bool
 
-	large atomic.Int64 // bytes of the hub's large events that this subscription uses
+	large atomic.Int64 // bytes of the hub's large that this subscription has; set by holdLarge
 	share *share
 
 	// Protected by the registry's lock.
@@ -44,8 +43,7 @@ type buffer struct {
 
 // share is what the subscriptions of one DID can use together.
 type share struct {
-	large   *semaphore.Weighted // bytes of the registry's large, up to ofDID
-	reading chan struct{}       // has one slot, so one subscription reads the table at a time
+	reading chan struct{} // has one slot, so one subscription reads the table at a time
 }
 
 // wants reports whether the request asks for events of a convo. The zero id means events that

@@ -33,7 +33,7 @@ var (
 	ErrConsumerTooSlow = errors.New("the events come faster than they are read; connect again at the last cursor")
 	ErrTooMany         = errors.New("there are too many subscriptions; close one, then connect again")
 	ErrReplaced        = errors.New("a newer subscription has taken its place")
-	ErrClosing         = errors.New("the node is shutting down")
+	ErrClosing         = errors.New("the node shuts down, or the database has another primary; connect again")
 )
 
 // Event is an event at its place in the stream. Subscriptions share an Event, so nobody may change

@@ -24,9 +24,7 @@ import (
 // no event, even when partitions are due to be created and dropped.
 func TestReaderOfTheTable(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	n.publish(t)
+	w, n, convo := newConvo(t, 0, alice)
 	s := n.subscribe(t, alice)
 	tx, err := w.db.Begin(t.Context())
 	if err != nil {
@@ -52,10 +50,7 @@ func TestReaderOfTheTable(t *testing.T) {
 // not get the events behind them as if they were the next ones.
 func TestDroppedWhileCatchingUp(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	w.say(t, convo, alice, 300)
-	n.publish(t)
+	w, n, convo := newConvo(t, 300, alice)
 	for day := 1; day <= 3; day++ {
 		n.seq.Ahead(time.Duration(day) * 24 * time.Hour)
 		w.say(t, convo, alice, 100)
@@ -88,10 +83,7 @@ func TestDroppedWhileCatchingUp(t *testing.T) {
 // subscriptions end.
 func TestStreamGoesBack(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	w.say(t, convo, alice, 3)
-	n.publish(t)
+	w, n, _ := newConvo(t, 3, alice)
 	s := n.subscribe(t, alice)
 	nothing(t, s)
 	if _, err := w.db.Exec(t.Context(), `
@@ -223,7 +215,7 @@ func TestLargeEvents(t *testing.T) {
 func (w *world) sayLarge(t *testing.T, convo uuid.UUID) {
 	t.Helper()
 	results, err := w.log.Append(t.Context(), []messages.Draft{{
-		ConvoID: convo, GroupID: convo[:], Sender: alice, Key: "large", Kind: mls.ContentTypeApplication, Epoch: 1,
+		ConvoID: convo, GroupID: convo[:], Sender: alice, Key: uuid.NewString(), Kind: mls.ContentTypeApplication, Epoch: 1,
 		Body: mlstest.Message(convo[:], 1, strings.Repeat("x", 10<<20-1000)),
 		Hash: idem.Content{{Name: "ciphertext", JSON: []byte(`"x"`)}}.Hash(),
 	}})
@@ -371,5 +363,42 @@ func TestOldestGivesWay(t *testing.T) {
 	n.subscribeTo(t, events.Request{DID: alice, DeviceID: "tablet"})
 	if _, err := all[5].Next(t.Context()); !errors.Is(err, events.ErrReplaced) {
 		t.Errorf("one that is probably gone: %v", err)
+	}
+}
+
+// G1: large events whose log entries are gone do not keep the memory that their reader took for them,
+// so the reader goes on, and others get their large events.
+func TestLargeEventsWithoutEntries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.node(t, func(c *events.HubConfig) { c.Large = 25 << 20 }) // two
+	n.publish(t)
+	convo, other := w.convo(t, alice), w.convo(t, alice, bob)
+	for range 4 {
+		w.sayLarge(t, convo)
+	}
+	w.say(t, convo, alice, 1)
+	w.sayLarge(t, other)
+	n.publish(t)
+	reader := n.subscribe(t, alice, 0)
+	for {
+		e, err := reader.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Kind == outbox.Application && e.Seq == 1 {
+			break
+		}
+	}
+	// The large entries of the page that it has read expire.
+	exec(t, w.db, `DELETE FROM messages WHERE convo_id = $1 AND seq <= 4`, convo)
+	exec(t, w.db, `INSERT INTO log_floors (convo_id, seq) VALUES ($1, 4)`, convo)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if e, err := reader.Next(ctx); err != nil || e.Seq != 5 {
+		t.Fatalf("after the entries that are gone: %+v, %v", e, err)
+	}
+	if _, err := application(t, n.subscribe(t, bob, 0)); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -108,10 +109,7 @@ func TestDatabaseGoesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, n := newNode(t)
-			convo := w.convo(t, alice)
-			w.say(t, convo, alice, 5)
-			n.publish(t)
+			w, n, convo := newConvo(t, 5, alice)
 			common := ends(t, n.subscribe(t, alice, 0), 6)
 			n.seq.Resign()
 			restore := w.backup(t, tc.then)
@@ -174,6 +172,47 @@ func TestDatabaseGoesBack(t *testing.T) {
 	}
 }
 
+// G14: a switchover that loses nothing is no error in the log, and one that loses events says how many.
+// In both, the readers connect again.
+func TestSwitchoverInTheLog(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		lost  int
+		level string
+	}{"nothing is lost": {0, "INFO"}, "four events are lost": {4, "ERROR"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			var lines strings.Builder
+			n := w.node(t, func(c *events.HubConfig) { c.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+			n.publish(t)
+			convo := w.convo(t, alice)
+			w.say(t, convo, alice, 5)
+			n.publish(t)
+			n.seq.Resign()
+			restore := w.backup(t, sameDatabase+`, timeline = timeline + 1`)
+			w.say(t, convo, alice, tc.lost)
+			n.seq.TryNow()
+			n.publish(t)
+			s := n.subscribe(t, alice, 0)
+			ends(t, s, 6+tc.lost)
+			restore()
+			n.seq.Resign()
+			other := w.node(t)
+			other.seq.TryNow()
+			other.recover(t)
+			n.recover(t)
+			if _, err := s.Next(t.Context()); !errors.Is(err, events.ErrClosing) {
+				t.Errorf("the subscription goes on: %v", err)
+			}
+			if want := fmt.Sprintf(" lost=%d ", tc.lost); !strings.Contains(lines.String(), want) ||
+				!strings.Contains(lines.String(), "level="+tc.level) || tc.lost == 0 && strings.Contains(lines.String(), "ERROR") {
+				t.Errorf("want %s and %q in %s", tc.level, want, lines.String())
+			}
+		})
+	}
+}
+
 // cursors are the two forms of a cursor.
 type cursors struct{ number, position string }
 
@@ -221,10 +260,7 @@ func (w *world) restored(t *testing.T) (generation int64) {
 // behind those of the old one. The hub has not noticed yet.
 func TestCatchUpNoticesGeneration(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	w.say(t, convo, alice, 5)
-	n.publish(t)
+	w, n, _ := newConvo(t, 5, alice)
 	n.hub.Forget(t, 1)
 	s := n.subscribe(t, alice, 0)
 	w.restored(t)

@@ -14,9 +14,9 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/semaphore"
 
 	"mlsd/events/signals"
+	"mlsd/internal/limit"
 	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/internal/worker"
@@ -79,8 +79,8 @@ func NewHub(c HubConfig) *Hub {
 	h := &Hub{
 		registry: registry{
 			size: c.Buffer, now: time.Now, metrics: c.Metrics, presence: c.Presence,
-			large: semaphore.NewWeighted(c.Large), ofDID: max(c.Large/largeShare, minShare),
-			all: map[*buffer]struct{}{}, byDID: map[syntax.DID][]*buffer{}, shares: map[syntax.DID]*share{},
+			large: &limit.Queue{Size: c.Large, Share: max(c.Large/largeShare, minShare)},
+			all:   map[*buffer]struct{}{}, byDID: map[syntax.DID][]*buffer{}, shares: map[syntax.DID]*share{},
 			byConvo: map[uuid.UUID]map[*buffer]struct{}{}, shared: map[int64]weak.Pointer[Event]{},
 		},
 		cfg: c, wake: worker.NewTrigger(), started: make(chan struct{}),
@@ -384,8 +384,13 @@ func (h *Hub) jump(ctx context.Context, to stream) error {
 	if err != nil {
 		return err
 	}
-	h.cfg.Log.Error("the stream does not go on where this node has read it",
-		"generation", h.of.newest().id, "after", h.head, "new_generation", to.of.newest().id, "from", at.head+1)
+	level, says := slog.LevelInfo, "the stream goes on in another generation, so its readers connect again"
+	lost := to.of.lostAfter(h.of.newest(), h.head)
+	if lost > 0 {
+		level, says = slog.LevelError, "the database has lost events that this node has handed out"
+	}
+	h.cfg.Log.Log(ctx, level, says, "lost", lost, "generation", h.of.newest().id, "after", h.head,
+		"new_generation", to.of.newest().id, "from", at.head+1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for b := range h.all {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
-	"golang.org/x/sync/semaphore"
 
+	"mlsd/internal/limit"
 	"mlsd/outbox"
 )
 
@@ -23,10 +23,9 @@ const (
 // registry knows the end of the stream and the subscriptions of this node. It puts each event into
 // the buffers of the live subscriptions that the event concerns.
 type registry struct {
-	size     int                 // bytes of a buffer
-	now      func() time.Time    // clock for how long a reader is behind; changed by tests
-	large    *semaphore.Weighted // bytes of large log entries in use
-	ofDID    int64               // how many bytes of large one DID can use
+	size     int              // bytes of a buffer
+	now      func() time.Time // clock for how long a reader is behind; changed by tests
+	large    *limit.Queue     // bytes of large log entries in use, by DID
 	metrics  Metrics
 	presence *Presence
 
@@ -46,7 +45,7 @@ func (r *registry) add(b *buffer) error {
 		return ErrTooMany
 	}
 	if r.shares[b.did] == nil {
-		r.shares[b.did] = &share{large: semaphore.NewWeighted(r.ofDID), reading: make(chan struct{}, 1)}
+		r.shares[b.did] = &share{reading: make(chan struct{}, 1)}
 	}
 	b.share = r.shares[b.did]
 	r.all[b] = struct{}{}
@@ -74,7 +73,7 @@ func (r *registry) remove(b *buffer, why error) {
 	r.detach(b)
 	b.fail(why)
 	b.mu.Unlock()
-	r.releaseLarge(b)
+	r.holdLarge(b, 0)
 	if _, there := r.all[b]; !there {
 		return
 	}
@@ -86,11 +85,12 @@ func (r *registry) remove(b *buffer, why error) {
 	}
 }
 
-// releaseLarge gives back the bytes of large events that a subscription uses.
-func (r *registry) releaseLarge(b *buffer) {
-	n := b.large.Swap(0)
-	r.large.Release(n)
-	b.share.large.Release(n)
+// holdLarge gives a subscription n bytes that were taken from large, and gives back the bytes that it
+// had. So it never has more than those of one event.
+func (r *registry) holdLarge(b *buffer, n int64) {
+	if before := b.large.Swap(n); before > 0 {
+		r.large.Release(string(b.did), before)
+	}
 }
 
 // publish hands out the next events of the stream.

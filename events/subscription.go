@@ -113,7 +113,7 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 // Errors: ErrConsumerTooSlow, ErrReplaced, ErrClosing, the error of ctx, errors of the database.
 // After one of the last two, the next call returns the event that this call would have returned.
 func (s *Subscription) Ready(ctx context.Context) (*Event, error) {
-	s.hub.releaseLarge(&s.buffer)
+	s.hub.holdLarge(&s.buffer, 0)
 	for {
 		e, live, err := s.take()
 		switch {
@@ -167,7 +167,7 @@ func (s *Subscription) More() *Event {
 // subscription ends, or when Wake is called. wake must not block, because its caller holds locks of
 // the subscription.
 func (s *Subscription) Park(ctx context.Context, wake func()) bool {
-	s.hub.releaseLarge(&s.buffer)
+	s.hub.holdLarge(&s.buffer, 0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() != nil || s.failed != nil || !s.live || s.taken != nil || len(s.queue) > 0 {
@@ -220,17 +220,14 @@ func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	defer context.AfterFunc(s.hub.closing, cancel)()
 	began := s.hub.now()
 	defer func() { s.excuse(began, s.hub.now()) }()
+	s.hub.holdLarge(&s.buffer, 0)
 	n := int64(e.Size)
-	if err := s.share.large.Acquire(ctx, n); err != nil {
-		return cmp.Or(s.failure(), err)
+	if err := s.hub.large.Acquire(ctx, string(s.did), n); err != nil {
+		return cmp.Or(s.failure(), ctx.Err())
 	}
-	if err := s.hub.large.Acquire(ctx, n); err != nil {
-		s.share.large.Release(n)
-		return cmp.Or(s.failure(), err)
-	}
-	s.large.Store(n)
-	if err := s.failure(); err != nil { // end may have run before the Store
-		s.hub.releaseLarge(&s.buffer)
+	s.hub.holdLarge(&s.buffer, n)
+	if err := s.failure(); err != nil { // end may have run before
+		s.hub.holdLarge(&s.buffer, 0)
 		return err
 	}
 	return nil

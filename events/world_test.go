@@ -17,6 +17,8 @@ import (
 
 	"mlsd/events"
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
+	"mlsd/internal/limit/limittest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
@@ -64,15 +66,7 @@ func (c *counts) FellBehind() {
 	c.behind++
 }
 
-type uncounted struct{}
-
-func (uncounted) First(string)         {}
-func (uncounted) Replayed(string)      {}
-func (uncounted) Conflicted(string)    {}
-func (uncounted) InProgress(string)    {}
-func (uncounted) Expired(string)       {}
-func (uncounted) TakenOver(string)     {}
-func (uncounted) HeartbeatLost(string) {}
+type uncounted = idemtest.Uncounted
 
 // world is a database with writers, and the nodes that publish what they write.
 type world struct {
@@ -102,6 +96,16 @@ func newNode(t testing.TB) (*world, *node) {
 	return w, n
 }
 
+// newConvo is newNode with a convo, in which the first member has said something said times.
+func newConvo(t testing.TB, said int, members ...syntax.DID) (*world, *node, uuid.UUID) {
+	t.Helper()
+	w, n := newNode(t)
+	convo := w.convo(t, members...)
+	w.say(t, convo, members[0], said)
+	n.publish(t)
+	return w, n, convo
+}
+
 // node is the part of one mlsd that handles events. The test makes its rounds, unless it runs.
 type node struct {
 	*counts
@@ -117,6 +121,7 @@ func (w *world) node(t testing.TB, more ...func(*events.HubConfig)) *node {
 	for _, set := range more {
 		set(&cfg)
 	}
+	limittest.Watch(t, func() []any { return []any{n.hub} })
 	n.hub = events.NewHub(cfg)
 	n.seq = events.NewSequencer(events.SequencerConfig{
 		DB: w.db, Log: log, Metrics: n.counts, Retention: 7 * 24 * time.Hour, Moved: n.hub.Grown,

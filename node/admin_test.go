@@ -24,11 +24,11 @@ func (d *deadlined) SetWriteDeadline(t time.Time) error { d.write = t; return ni
 func TestCheckOutlivesTimeouts(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := &checker{db, slog.New(slog.DiscardHandler), invariants.NewChecker(db)}
+	c := &checker{db, slog.New(slog.DiscardHandler), invariants.NewChecker(db), time.Now}
 	for path, body := range map[string]string{
 		"/check": "[]", "/check?convo=1f0c9a5e-0000-4000-8000-000000000000": "[]", "/check?sample=100": "[]",
-		"/check?since=2026-11-22T10:15:00Z": "[]",
-		"/check?cursor=":                    `{"violations":[],"checked":"0 convos, 0 entries, 0 people, 0 rows of events","cursor":""}`,
+		"/check?since=2026-11-22T10:15:00Z": "[]", "/check?since=2h": "[]",
+		"/check?cursor=": `{"violations":[],"checked":"0 convos, 0 entries, 0 people, 0 rows of events","cursor":""}`,
 		"/check?cursor=" + invariants.From(time.Unix(1, 0)).String() + "&since=1970-01-01T00:00:01Z": `{"violations":[],` +
 			`"checked":"0 convos, 0 entries, 0 people, 0 rows of events","cursor":""}`,
 	} {
@@ -47,11 +47,11 @@ func TestCheckOutlivesTimeouts(t *testing.T) {
 // A query that no check can be made for is refused by name.
 func TestWrongChecks(t *testing.T) {
 	t.Parallel()
-	c := &checker{nil, slog.New(slog.DiscardHandler), nil}
+	c := &checker{nil, slog.New(slog.DiscardHandler), nil, time.Now}
 	for query, want := range map[string]string{
 		"convo=": "convo must be a UUID", "convo=none": "convo must be a UUID",
 		"sample=0": "sample must be a number from 1 to 10000", "sample=10001": "sample must be a number from 1 to 10000",
-		"since=yesterday":                     "since must be a time such as 2026-11-22T10:15:00Z",
+		"since=yesterday":                     "since must be a time such as 2026-11-22T10:15:00Z, or an age such as 2h",
 		"sample=1&since=2026-11-22T10:15:00Z": "only one of convo, sample and since can be given",
 		"cursor=x":                            "cursor must be the cursor of an answer", "all=1": "unknown parameter all",
 		"cursor=" + invariants.From(time.Unix(1, 0)).String() +

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/duration"
 	"mlsd/operator/invariants"
 )
 
@@ -21,7 +22,7 @@ import (
 const checkAnswerTimeout = time.Minute
 
 // checker answers with the violated promises, as a JSON array of texts: of everything, of one convo
-// (?convo=ID), of a sample of convos (?sample=N), or of what has changed since a time (?since=TIME).
+// (?convo=ID), of a sample of convos (?sample=N), or of what has changed since a time (?since=TIME, or ?since=2h).
 // A check of one convo does not wait for the others.
 //
 // With ?cursor= it makes a part of a check, of some seconds, and answers with a checkPart.
@@ -29,6 +30,7 @@ type checker struct {
 	db  *pgxpool.Pool
 	log *slog.Logger
 	all *invariants.Checker
+	now func() time.Time
 }
 
 // checkPart is the answer to a part of a check.
@@ -136,7 +138,7 @@ func (c *checker) check(ctx context.Context, query url.Values) (any, error) {
 		violations, err := c.all.Sample(ctx, n)
 		return list(violations), err
 	}
-	at, err := cursorOf(query)
+	at, err := c.cursor(query)
 	if err != nil {
 		return nil, err
 	}
@@ -152,12 +154,16 @@ func (c *checker) check(ctx context.Context, query url.Values) (any, error) {
 	return answer, err
 }
 
-// cursorOf returns where the check that a query asks for begins or continues.
-func cursorOf(query url.Values) (at invariants.Cursor, err error) {
+// cursor returns where the check that a query asks for begins or continues.
+func (c *checker) cursor(query url.Values) (at invariants.Cursor, err error) {
 	if query.Has("since") {
 		since, err := time.Parse(time.RFC3339, query.Get("since"))
 		if err != nil {
-			return at, badQuery("since must be a time such as 2026-11-22T10:15:00Z")
+			age, err := duration.Parse(query.Get("since"))
+			if err != nil {
+				return at, badQuery("since must be a time such as 2026-11-22T10:15:00Z, or an age such as 2h")
+			}
+			since = c.now().Add(-age)
 		}
 		at = invariants.From(since)
 	}

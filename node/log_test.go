@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestLogBlotsOutDIDs(t *testing.T) {
@@ -21,6 +22,21 @@ func TestLogBlotsOutDIDs(t *testing.T) {
 			cause, "n", 1)
 		if _, got, _ := strings.Cut(strings.TrimSpace(out.String()), " "); got != want {
 			t.Errorf("at %v: %s, want %s", level, got, want)
+		}
+	}
+}
+
+// G14: a duration in a line has its unit. JSON has no durations, so slog writes nanoseconds.
+func TestLogWritesDurationsWithUnits(t *testing.T) {
+	t.Parallel()
+	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
+		for _, format := range []string{"json", "text"} {
+			var out strings.Builder
+			log := Config{LogFormat: format, LogLevel: level}.Logger(&out)
+			log.With("every", 90*time.Second).WithGroup("of").Warn("late", "after", 690*time.Millisecond)
+			if got := out.String(); !strings.Contains(got, "1m30s") || !strings.Contains(got, "690ms") {
+				t.Errorf("%s at %v: %s", format, level, got)
+			}
 		}
 	}
 }

@@ -41,6 +41,7 @@ type lifecycle struct {
 	console                   *console.Console
 	public, admin             *http.Server
 	failed                    chan error // from the HTTP servers
+	startEnds                 func()     // ends watchStart
 
 	closers
 }
@@ -58,6 +59,7 @@ func Serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.prepare,
 		l.startTraces,
 		l.startDatabase,
+		l.watchStart,
 		l.migrate,
 		l.checkStandby,
 		l.watchDatabase,
@@ -175,6 +177,7 @@ func (l *lifecycle) startHTTP(context.Context) error {
 
 // announce prints both addresses. Programs that start the server wait for these lines.
 func (l *lifecycle) announce(context.Context) error {
+	l.startEnds()
 	l.started()
 	_, err := fmt.Fprintf(l.stdout, "mlsd admin on http://%s\nmlsd listening on http://%s\n", l.adminListen.Addr(),
 		l.publicListen.Addr())

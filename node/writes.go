@@ -1,8 +1,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -11,10 +13,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
 	"mlsd/features/requests"
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
 
@@ -38,7 +42,7 @@ type writeWatch struct {
 	mu        sync.Mutex // guards what follows
 	succeeded int        // writes since the last round
 	failed    int        // writes since the last round that failed by our fault, or waited in vain for a lock
-	last      error      // the last error of the database
+	last      error      // of the database, since a write has succeeded last; one that says why counts more
 	rounds    int        // rounds in a row with failed writes and no other
 	since     time.Time  // when the first of these rounds ended
 	leftOut   int        // records about the database that were left out since the last line
@@ -75,7 +79,9 @@ func (w *writeWatch) Answered(q requests.Request) {
 func (w *writeWatch) takes(err error, others int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = err
+	if reason(err) != "" || reason(w.last) == "" {
+		w.last = err
+	}
 	if w.cause == "" {
 		return false
 	}
@@ -104,10 +110,10 @@ func (w *writeWatch) failing() float64 {
 func (w *writeWatch) RunOnce(ctx context.Context) error {
 	w.mu.Lock()
 	succeeded, failed, last := w.succeeded, w.failed, w.last
-	w.succeeded, w.failed, w.last = 0, 0, nil
+	w.succeeded, w.failed = 0, 0
 	switch {
 	case succeeded > 0:
-		w.rounds = 0
+		w.rounds, w.last = 0, nil
 	case failed > 0:
 		if w.rounds++; w.rounds == 1 {
 			w.since = w.now()
@@ -121,17 +127,17 @@ func (w *writeWatch) RunOnce(ctx context.Context) error {
 			return nil
 		}
 	}
-	holders, err := w.holders(ctx)
-	if err != nil { // the log says that the database cannot be reached
-		return err
-	}
+	waits, err := w.waitsFor(ctx)
 	if !failing {
-		if holders != "" {
-			w.log.WarnContext(ctx, "writes wait for locks", "failed", failed, "holders", holders)
+		if err != nil {
+			return err
+		}
+		if waits != "" {
+			w.log.WarnContext(ctx, "some writes wait", "failed", failed, "cause", waits)
 		}
 		return nil
 	}
-	cause := causeOf(last, holders)
+	cause := causeOf(cmp.Or(last, err), waits)
 	w.mu.Lock()
 	w.cause = cause
 	leftOut := w.leftOut
@@ -156,19 +162,31 @@ func (w *writeWatch) succeedAgain(ctx context.Context, since time.Time) {
 	}
 }
 
-// causeOf says why writes fail, from the last error of the database and the holders of locks.
-func causeOf(last error, holders string) string {
-	switch code := pgpool.Code(last); {
-	case code == "53100":
-		return "the database's disk is full: free space on it"
-	case code == "25006":
-		return "the database is read-only: it is a standby, or default_transaction_read_only is on"
-	case holders != "":
-		return "locks are held by " + holders
+// causeOf says why writes fail, from the last error of the database and from what they wait for.
+func causeOf(last error, waits string) string {
+	switch why := reason(last); {
+	case why != "":
+		return why
+	case waits != "":
+		return waits
 	case last != nil:
 		return last.Error()
 	}
 	return "no other transaction holds locks for long; see mlsd_requests_total by error"
+}
+
+// reason is what an error of the database itself says about why writes fail, or "".
+func reason(err error) string {
+	var from *pgconn.PgError
+	switch {
+	case !errors.As(err, &from):
+		return ""
+	case from.Code == "53100", strings.Contains(from.Message, "could not write init file"): // of a new connection
+		return "the database's disk is full: free space on it"
+	case from.Code == "25006":
+		return "the database is read-only: it is a standby, or default_transaction_read_only is on"
+	}
+	return ""
 }
 
 // lockHoldersSQL names transactions that hold locks on our tables for long.
@@ -176,10 +194,14 @@ func causeOf(last error, holders string) string {
 //go:embed lockholders.sql
 var lockHoldersSQL string
 
-// holders names the transactions, of whatever program, that have held locks for heldLong.
-func (w *writeWatch) holders(ctx context.Context) (string, error) {
+// waitsFor says what writes can wait for: a standby, or transactions of whatever program that have
+// held locks for heldLong. It returns "" if there is nothing.
+func (w *writeWatch) waitsFor(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, writesTimeout)
 	defer cancel()
+	if standby, err := standbyAwaited(ctx, w.db); err != nil || standby != "" {
+		return standby, errs.Wrap(err, "look for COMMITs that wait")
+	}
 	type holder struct {
 		PID         int32
 		Application string
@@ -206,5 +228,8 @@ func (w *writeWatch) holders(ctx context.Context) (string, error) {
 		}
 		texts[i] = text
 	}
-	return strings.Join(texts, "; "), nil
+	if len(texts) == 0 {
+		return "", nil
+	}
+	return "locks are held by " + strings.Join(texts, "; "), nil
 }

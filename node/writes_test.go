@@ -74,6 +74,8 @@ func TestWritesDoNotSucceed(t *testing.T) {
 		{name: "a reader", lock: `SELECT count(*) FROM convos`, want: []string{"no other transaction holds locks"}},
 		{name: "a full disk", last: &pgconn.PgError{Code: "53100"}, want: []string{"disk is full"}},
 		{name: "a standby", last: fmt.Errorf("send: %w", &pgconn.PgError{Code: "25006"}), want: []string{"read-only"}},
+		{name: "a full disk, seen by new connections", last: fmt.Errorf("connect: %w",
+			&pgconn.PgError{Code: "XX000", Message: "could not write init file"}), want: []string{"disk is full"}},
 		{name: "something else", last: errors.New("it broke"), want: []string{"it broke"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -123,6 +125,37 @@ func TestWritesDoNotSucceed(t *testing.T) {
 	}
 }
 
+// G4: writes do not succeed, and nobody can ask the database why. The error that says why stays,
+// whatever comes after it.
+func TestWritesFailAndNobodyCanAsk(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		said []error // by the database
+		want string
+	}{
+		{"it never answers", nil, "look for COMMITs that wait"},
+		{"its disk was full", []error{&pgconn.PgError{Code: "53100"}, errors.New("connection refused")}, "disk is full"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWatchedWrites(t)
+			w.db.Close()
+			for _, err := range tc.said {
+				w.takes(err, 0)
+			}
+			w.Answered(broken)
+			_ = w.RunOnce(t.Context()) // the first round is no fault yet
+			if line := w.round(broken); !strings.Contains(line, tc.want) || w.failing() != 1 {
+				t.Errorf("the line lacks %q: %s", tc.want, line)
+			}
+			if w.round(broken); !strings.Contains(w.fault(), tc.want) {
+				t.Errorf("a round later it is %s", w.fault())
+			}
+		})
+	}
+}
+
 // While other writes succeed, writes that wait for locks are no fault, but a line names the holder.
 func TestSomeWritesWait(t *testing.T) {
 	t.Parallel()
@@ -136,12 +169,54 @@ func TestSomeWritesWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if line := w.round(sent, waited); !strings.Contains(line, "writes wait for locks") ||
+		if line := w.round(sent, waited); !strings.Contains(line, "some writes wait") ||
 			!strings.Contains(line, "key_packages") {
 			t.Errorf("the holder is not named: %s", line)
 		}
 		if line := w.round(sent); line != "" || w.fault() != "" {
 			t.Errorf("writes succeed, and there is a line or a fault: %s %s", line, w.fault())
 		}
+	}
+}
+
+// G5: COMMITs that wait for a standby that is away are named, with the setting.
+func TestCommitsWaitForAStandby(t *testing.T) {
+	t.Parallel()
+	p := pgtest.NewPair(t)
+	operator := pgtest.Session(t, p.Primary)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := operator.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`ALTER SYSTEM SET synchronous_standby_names = 'away'`)
+	exec(`SELECT pg_reload_conf()`)
+	w := newWatchedWrites(t)
+	w.db = p.Pool()
+	committed := make(chan error, 1)
+	go func() {
+		_, err := w.db.Exec(t.Context(), `CREATE TABLE late ()`)
+		committed <- err
+	}()
+	const want = "COMMITs wait for a standby: synchronous_standby_names is 'away'"
+	for deadline := time.Now().Add(time.Minute); ; {
+		if got, err := w.waitsFor(t.Context()); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%q, %v", got, err)
+		} else if got == want {
+			break
+		}
+	}
+	w.round(broken)
+	if line := w.round(broken); !strings.Contains(line, want) || w.failing() != 1 {
+		t.Errorf("the line lacks the standby: %s", line)
+	}
+	exec(`ALTER SYSTEM RESET synchronous_standby_names`)
+	exec(`SELECT pg_reload_conf()`)
+	if err := <-committed; err != nil {
+		t.Error(err)
+	}
+	if got, err := w.waitsFor(t.Context()); got != "" || err != nil {
+		t.Errorf("afterwards: %q, %v", got, err)
 	}
 }

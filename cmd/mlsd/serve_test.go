@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -168,7 +169,7 @@ func TestInterruptedStart(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	c := start(t, dir, []string{slowInitdb(t)})
-	eventually(t, "the cluster is being made", func() bool {
+	await.Until(t, "the cluster is being made", func() bool {
 		found, err := filepath.Glob(filepath.Join(dir, "postgres.init-*", "begun"))
 		return err == nil && len(found) == 1
 	})
@@ -213,12 +214,12 @@ func TestShutdownFinishesRequests(t *testing.T) {
 	u := w.user()
 	slow := u.startSlow()
 	s.cancel()
-	eventually(t, "the server is not ready any more", func() bool {
+	await.Until(t, "the server is not ready any more", func() bool {
 		status, _ := fetch(t, s.admin+"/readyz")
 		return status == http.StatusServiceUnavailable
 	})
 	wantPage(t, s.admin+"/livez", http.StatusOK, "ok\n")
-	eventually(t, "new connections are refused", func() bool {
+	await.Until(t, "new connections are refused", func() bool {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.public, "http://"))
 		return err != nil || conn.Close() != nil
 	})

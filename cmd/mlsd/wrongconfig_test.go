@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -180,10 +181,10 @@ func TestWaitForDatabase(t *testing.T) {
 	url := pgtest.URL(t)
 	late, open := lateDatabase(t, url)
 	s := launch(t, []string{"MLSD_DATABASE_URL=" + late, "MLSD_WAIT_FOR_DATABASE=5m"})
-	eventually(t, "it says that it waits",
+	await.Until(t, "it says that it waits",
 		func() bool { return strings.Contains(s.stderr.String(), "the database does not answer yet") })
 	open()
-	eventually(t, "it serves", func() bool { return strings.Contains(s.stdout.String(), "mlsd listening on") })
+	await.Until(t, "it serves", func() bool { return strings.Contains(s.stdout.String(), "mlsd listening on") })
 	s.stop()
 
 	begun := time.Now()

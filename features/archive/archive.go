@@ -159,7 +159,7 @@ type Counts struct {
 	RecordBytes      int64      `json:"recordBytes"`
 	Connected        int64      `json:"connectedDevices"`
 	LastPublished    *time.Time `json:"lastKeyPackageAt,omitempty"`
-	LastRecord       *time.Time `json:"lastWriteAt,omitempty"` // newest write whose record is still stored
+	LastWrite        *time.Time `json:"lastWriteAt,omitempty"` // newest record that is still stored, or message among a convo's newest 100 entries
 	OldestMembership *time.Time `json:"oldestMembershipAt,omitempty"`
 }
 
@@ -173,6 +173,6 @@ func Count(ctx context.Context, tx pgx.Tx, did syntax.DID) (c Counts, err error)
 	err = tx.QueryRow(ctx, countSQL, did).Scan(&c.Devices, &c.KeyPackages, &c.Available, &c.KeyPackageBytes,
 		&c.LastPublished,
 		&c.Convos, &c.Created, &c.OldestMembership, &c.PendingWelcomes, &c.PushTargets, &c.PushJobs,
-		&c.Records, &c.RecordBytes, &c.LastRecord, &c.Connected)
+		&c.Records, &c.RecordBytes, &c.LastWrite, &c.Connected)
 	return c, errs.Wrap(err, "count what is held about an account")
 }

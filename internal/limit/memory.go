@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -36,7 +37,9 @@ type Memory struct {
 	mu sync.Mutex // guards the fields below
 	// The transfers that do not pause, in the order of transfer.began.
 	oldest, newest *Reservation
-	checked        time.Time // when the pool last looked for slow transfers
+	checked        time.Time   // when the pool last looked for slow transfers
+	waiting        int         // requests that wait for memory
+	makingSpace    *time.Timer // calls makeSpace; stopped if no request waits
 }
 
 // Bound bounds requests that may need more than Above bytes: Size is for all callers together,
@@ -83,7 +86,9 @@ func (m *Memory) TryReserve(r *Reservation, of Client, most, n int64) bool {
 	return true
 }
 
+// begin makes r a reservation of nothing. What r held before is given back.
 func (m *Memory) begin(r *Reservation, of Client, most int64) {
+	r.Release()
 	*r = Reservation{memory: m, client: of, bounds: 1}
 	for _, b := range m.bounds[1:] {
 		if b.above < most {
@@ -104,18 +109,33 @@ func (m *Memory) Used() int64 {
 	return units
 }
 
-// makeSpace cuts slow transfers until ctx ends, while requests wait for the memory of others.
-func (m *Memory) makeSpace(ctx context.Context) {
-	tick := time.NewTicker(checkSlowEvery)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		m.mu.Lock()
+// wait counts a request that waits for memory, until done. While requests wait, the pool cuts slow
+// transfers.
+func (m *Memory) wait() (done func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiting++
+	if m.waiting == 1 {
 		m.cutSlow(time.Now())
-		m.mu.Unlock()
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		m.makingSpace = time.AfterFunc(checkSlowEvery, m.makeSpace)
+	}
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.waiting--
+		if m.waiting == 0 {
+			m.makingSpace.Stop()
 		}
+	}
+}
+
+// makeSpace cuts slow transfers, and comes back if requests still wait for memory.
+func (m *Memory) makeSpace() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.waiting > 0 {
+		m.cutSlow(time.Now())
+		m.makingSpace.Reset(checkSlowEvery)
 	}
 }
 
@@ -135,26 +155,25 @@ func (m *Memory) cutSlow(now time.Time) {
 		slow = append(slow, r)
 		held[r.client.Address] = held[r.client.Address].plus(r.n, 1)
 	}
+	// must reports whether a transfer is to be cut.
+	must := func(r *Reservation) bool {
+		of := held[r.client.Address]
+		fair := of.bytes <= m.bounds[0].queue.Size/slowShare && of.transfers <= maxSlowOfAddress
+		return !fair || missing.inBoundsOf(r)
+	}
+	if !slices.ContainsFunc(slow, must) {
+		return
+	}
 	weight := func(r *Reservation) float64 {
 		return float64(held[r.client.Address].bytes) / (r.transfer.speed(now) + 1024)
 	}
-	slices.SortFunc(slow, func(a, b *Reservation) int {
-		switch x, y := weight(a), weight(b); {
-		case x > y:
-			return -1
-		case x < y:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(slow, func(a, b *Reservation) int { return cmp.Compare(weight(b), weight(a)) })
 	for _, r := range slow {
-		of := held[r.client.Address]
-		fair := of.bytes <= m.bounds[0].queue.Size/slowShare && of.transfers <= maxSlowOfAddress
-		if fair && !missing.inBoundsOf(r) {
+		if !must(r) {
 			continue
 		}
 		missing.comesFree(r)
-		held[r.client.Address] = of.plus(-r.n, -1)
+		held[r.client.Address] = held[r.client.Address].plus(-r.n, -1)
 		r.transfer.cut = true
 		r.transfer.set(time.Unix(1, 0)) // reads and writes that wait for the client fail at once
 	}
@@ -241,7 +260,7 @@ func (r *Reservation) grow(
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	defer r.Pause()()
-	go r.memory.makeSpace(ctx)
+	defer r.memory.wait()()
 	for i := r.bounds - 1; i >= 0; i-- {
 		if err := acquire(&r.memory.bounds[i].queue, ctx, r.client.Key, n); err != nil {
 			r.giveBack(i+1, n)

@@ -3,6 +3,9 @@ package limit
 import (
 	"context"
 	"errors"
+	"runtime"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -51,6 +54,47 @@ func TestMemory(t *testing.T) {
 		}
 		if m.Used() != 0 || !m.TryReserve(&Reservation{}, Client{Key: "erin"}, 6, 6) {
 			t.Errorf("not everything came back: %d", m.Used())
+		}
+	})
+}
+
+// G15: however many requests wait for memory, the pool looks for slow transfers ten times a second,
+// without a goroutine of its own. It stops with the last request.
+func TestWaitingRequestsCostLittle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory(Bound{Size: 1})
+		var holds Reservation
+		m.TryReserve(&holds, Client{Key: "holds"}, 1, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		before := runtime.NumGoroutine()
+		var waiting sync.WaitGroup
+		for i := range 50 {
+			waiting.Go(func() { _ = m.Reserve(ctx, &Reservation{}, Client{Key: strconv.Itoa(i)}, 1, 1) })
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n > 50 {
+			t.Errorf("%d goroutines for 50 requests", n)
+		}
+		checked := func() time.Time {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.checked
+		}
+		looks := map[time.Time]bool{}
+		for range 20 {
+			time.Sleep(checkSlowEvery / 2)
+			looks[checked()] = true
+		}
+		if n := len(looks); n < 10 || n > 11 {
+			t.Errorf("%d looks in a second", n)
+		}
+		cancel()
+		waiting.Wait()
+		last := checked()
+		time.Sleep(time.Second)
+		if checked() != last {
+			t.Error("the pool looks for slow transfers for nobody")
 		}
 	})
 }

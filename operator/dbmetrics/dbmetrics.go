@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"mlsd/idem"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,8 +36,6 @@ const (
 	// overdueAfter is how long a row may be due before its worker counts as failing. A worker has many
 	// rounds in this time.
 	overdueAfter = 5 * time.Minute
-	// keepExpired is how long package idem keeps a record after its lifetime.
-	keepExpired = 24 * time.Hour
 )
 
 // Collector is a prometheus.Collector of what is in the database.
@@ -55,7 +55,7 @@ type Collector struct {
 // metric is one metric and its query. Each row of the query is a value: first the labels, then the
 // number.
 type metric struct {
-	desc   *prometheus.Desc
+	desc   described
 	labels int
 	table  string   // the table to sample, with $1 as the share of its pages; "" means none
 	zero   []string // values of the only label that are reported as 0 if they have no row
@@ -200,19 +200,25 @@ func metrics() []metric {
 			UNION ALL SELECT 'used_tokens', count(*) FROM (SELECT FROM used_tokens
 				WHERE expires_at <= now() - $1::interval LIMIT $3) due
 			UNION ALL SELECT 'tickets', count(*) FROM (SELECT FROM subscription_tickets
-				WHERE expires_at <= now() - $1::interval LIMIT $3) due`, args: []any{overdueAfter, keepExpired, countLimit}},
+				WHERE expires_at <= now() - $1::interval LIMIT $3) due`, args: []any{overdueAfter, idem.KeepExpired, countLimit}},
 	}
 }
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, labels, nil)
+// described is a metric's description, and its name for errors.
+type described struct {
+	*prometheus.Desc
+	name string
+}
+
+func desc(name, help string, labels ...string) described {
+	return described{prometheus.NewDesc(name, help, labels, nil), name}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.up
 	for _, m := range c.all {
-		ch <- m.desc
+		ch <- m.desc.Desc
 	}
 }
 
@@ -260,7 +266,7 @@ func (c *Collector) readAll(ctx context.Context) (metrics []prometheus.Metric, e
 		for _, m := range c.all {
 			found, err := m.read(ctx, tx)
 			if err != nil {
-				return fmt.Errorf("%v: %w", m.desc, err)
+				return fmt.Errorf("%s: %w", m.desc.name, err)
 			}
 			metrics = append(metrics, found...)
 		}
@@ -293,14 +299,14 @@ func (m metric) read(ctx context.Context, tx pgx.Tx) (found []prometheus.Metric,
 		into = append(into, &labels[i])
 	}
 	_, err = pgx.ForEachRow(rows, append(into, &n), func() error {
-		found = append(found, prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, n, labels...))
+		found = append(found, prometheus.MustNewConstMetric(m.desc.Desc, prometheus.GaugeValue, n, labels...))
 		for _, l := range labels {
 			delete(missing, l)
 		}
 		return nil
 	})
 	for value := range missing {
-		found = append(found, prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, 0, value))
+		found = append(found, prometheus.MustNewConstMetric(m.desc.Desc, prometheus.GaugeValue, 0, value))
 	}
 	return found, err
 }

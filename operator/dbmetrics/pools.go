@@ -13,7 +13,7 @@ type Pools struct {
 
 // poolMetric is one metric of a pool.
 type poolMetric struct {
-	desc  *prometheus.Desc
+	desc  described
 	kind  prometheus.ValueType
 	value func(*pgxpool.Stat) float64
 }
@@ -47,7 +47,7 @@ func NewPools(pools map[string]*pgxpool.Pool) *Pools {
 // Describe implements prometheus.Collector.
 func (p *Pools) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range p.metrics {
-		ch <- m.desc
+		ch <- m.desc.Desc
 	}
 }
 
@@ -56,7 +56,7 @@ func (p *Pools) Collect(ch chan<- prometheus.Metric) {
 	for name, pool := range p.pools {
 		stat := pool.Stat()
 		for _, m := range p.metrics {
-			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(stat), name)
+			ch <- prometheus.MustNewConstMetric(m.desc.Desc, m.kind, m.value(stat), name)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"mlsd/convos"
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
@@ -32,15 +33,7 @@ const (
 	carol syntax.DID = "did:plc:carol"
 )
 
-type uncounted struct{}
-
-func (uncounted) First(string)         {}
-func (uncounted) Replayed(string)      {}
-func (uncounted) Conflicted(string)    {}
-func (uncounted) InProgress(string)    {}
-func (uncounted) Expired(string)       {}
-func (uncounted) TakenOver(string)     {}
-func (uncounted) HeartbeatLost(string) {}
+type uncounted = idemtest.Uncounted
 
 // validDatabase returns a database without violations, and the ids of its two convos. Both have the
 // same members, so that a check which confuses the rows of two convos fails. Some events of the
