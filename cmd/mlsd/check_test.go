@@ -87,7 +87,8 @@ func TestCheckInParts(t *testing.T) {
 		if fails {
 			want, printed = "check: 500 Internal Server Error: the check could not be made\nto go on: mlsd check --cursor c1", "first\n"
 		}
-		if err == nil || err.Error() != want || stdout.String() != printed || !strings.HasPrefix(stderr.String(), "1 convo\n") {
+		if err == nil || err.Error() != want || stdout.String() != printed ||
+			!strings.HasPrefix(stderr.String(), "1 convo\n") {
 			t.Errorf("%v, %q, %q", err, stdout.String(), stderr.String())
 		}
 	}
