@@ -185,20 +185,29 @@ func (w *world) convo(t testing.TB, people ...syntax.DID) uuid.UUID {
 	_, err := w.db.Exec(t.Context(), `
 		WITH convo AS (
 			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1, now())
-		), changed AS (
-			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-			SELECT $1, did, CASE ord WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($4::text[]) WITH ORDINALITY AS
-				d (did, ord)
-			RETURNING did
 		)
-		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-		SELECT 4, $1, 0, did, jsonb_build_object('change', 'joined', 'by', $3::text, 'epoch', 1), clock_timestamp() FROM
-			changed`,
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+		SELECT $1, did, CASE ord WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($4::text[]) WITH ORDINALITY AS
+			d (did, ord)`,
 		id, id[:], people[0], people)
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, did := range people {
+		w.cause(t, id, outbox.Event{Kind: outbox.Membership, DID: did,
+			Detail: outbox.Detail{Change: outbox.Joined, By: people[0], Epoch: 1}})
+	}
 	return id
+}
+
+// cause inserts events of a convo into the outbox.
+func (w *world) cause(t testing.TB, convo uuid.UUID, all ...outbox.Event) {
+	t.Helper()
+	batch := &pgx.Batch{}
+	outbox.Queue(batch, convo, all...)
+	if err := w.db.SendBatch(t.Context(), batch).Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // change adds or removes a member, in a transaction under the convo's lock, as package convos does.
@@ -218,11 +227,8 @@ func (w *world) change(ctx context.Context, convo uuid.UUID, did syntax.DID, cha
 		if _, err := tx.Exec(ctx, sql, convo, did, seq); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `
-			INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-			VALUES (4, $1, $2, $3, jsonb_build_object('change', $4::text, 'by', $3::text, 'epoch', 1), clock_timestamp())`,
-			convo, seq, did, change)
-		return err
+		return outbox.Insert(ctx, tx, convo, outbox.Event{Kind: outbox.Membership, DID: did,
+			Detail: outbox.Detail{Change: change, By: did, Epoch: 1}})
 	})
 }
 
@@ -333,11 +339,8 @@ func messageOf(convo uuid.UUID) []byte { return mlstest.Message(convo[:], 1, "he
 // welcome outboxes a Welcome for one device of did's.
 func (w *world) welcome(t testing.TB, convo uuid.UUID, did syntax.DID) {
 	t.Helper()
-	batch := &pgx.Batch{}
-	outbox.QueueWelcomes(batch, convo, 1, []syntax.DID{did}, []string{"phone"}, [][]byte{{1, 2}}, []bool{false})
-	if err := w.db.SendBatch(t.Context(), batch).Close(); err != nil {
-		t.Fatal(err)
-	}
+	w.cause(t, convo, outbox.Event{Kind: outbox.Welcome, DID: did,
+		Detail: outbox.Detail{Epoch: 1, DeviceID: "phone", KeyPackageRef: "0102"}})
 }
 
 // reset appends the last entry of a reset by did to a convo's log. The convo stays open.
@@ -356,24 +359,15 @@ func (w *world) reset(t testing.TB, convo uuid.UUID, did syntax.DID) {
 // arrival outboxes that did's Welcome to alice has been consumed.
 func (w *world) arrival(t testing.TB, convo uuid.UUID, did syntax.DID) {
 	t.Helper()
-	_, err := w.db.Exec(t.Context(), `
-		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
-		VALUES ($1, $2, $3, '{"change": "consumed", "by": "did:plc:alice", "epoch": 1}', clock_timestamp())`,
-		outbox.Arrival, convo, did)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.cause(t, convo, outbox.Event{Kind: outbox.Arrival, DID: did,
+		Detail: outbox.Detail{Change: "consumed", By: alice, Epoch: 1}})
 }
 
 // signal outboxes a signal that a stock of did's is low.
 func (w *world) signal(t testing.TB, did syntax.DID) {
 	t.Helper()
-	_, err := w.db.Exec(t.Context(), `
-		INSERT INTO outbox (kind, did, detail, created_at)
-		VALUES (6, $1, '{"change": "low", "deviceId": "phone", "cipherSuite": 1, "available": 3}', clock_timestamp())`, did)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.cause(t, uuid.Nil, outbox.Event{Kind: outbox.KeyPackages, DID: did,
+		Detail: outbox.Detail{Change: "low", DeviceID: "phone", CipherSuite: 1, Available: 3}})
 }
 
 // subscribeSoon subscribes from the beginning, on a node that has not started yet.
