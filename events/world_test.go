@@ -2,9 +2,9 @@ package events_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -241,18 +241,19 @@ func (w *world) must(t testing.TB, convo uuid.UUID, did syntax.DID, change strin
 
 // send appends a message and returns its seq.
 func (w *world) send(ctx context.Context, convo uuid.UUID, sender syntax.DID, key, body string) (int64, error) {
-	content, err := json.Marshal(body)
-	if err != nil {
-		return 0, err
-	}
-	results, err := w.log.Append(ctx, []messages.Draft{{
-		ConvoID: convo, GroupID: convo[:], Sender: sender, Key: key, Kind: mls.ContentTypeApplication, Epoch: 1,
-		Body: mlstest.Message(convo[:], 1, body), Hash: idem.Content{{Name: "ciphertext", JSON: content}}.Hash(),
-	}})
+	results, err := w.log.Append(ctx, []messages.Draft{draft(convo, sender, key, body)})
 	if err != nil {
 		return 0, err
 	}
 	return results[0].Seq, results[0].Err
+}
+
+func draft(convo uuid.UUID, sender syntax.DID, key, body string) messages.Draft {
+	return messages.Draft{
+		ConvoID: convo, GroupID: convo[:], Sender: sender, Key: key, Kind: mls.ContentTypeApplication, Epoch: 1,
+		Body: mlstest.Message(convo[:], 1, body),
+		Hash: idem.Content{{Name: "ciphertext", JSON: strconv.AppendQuote(nil, body)}}.Hash(),
+	}
 }
 
 func (w *world) say(t testing.TB, convo uuid.UUID, sender syntax.DID, n int) {
@@ -264,25 +265,21 @@ func (w *world) say(t testing.TB, convo uuid.UUID, sender syntax.DID, n int) {
 	}
 }
 
-// sayTogether sends a message to each convo, as one transaction would: with one row of the outbox.
+// sayTogether sends a message to each convo in one transaction, which has one row of the outbox.
 func (w *world) sayTogether(t testing.TB, sender syntax.DID, convos ...uuid.UUID) {
 	t.Helper()
-	var before int64
-	if err := w.db.QueryRow(t.Context(), `SELECT coalesce(max(id), 0) FROM outbox`).Scan(&before); err != nil {
-		t.Fatal(err)
+	drafts := make([]messages.Draft, len(convos))
+	for i, convo := range convos {
+		drafts[i] = draft(convo, sender, uuid.NewString(), "hello")
 	}
-	for _, convo := range convos {
-		w.say(t, convo, sender, 1)
-	}
-	_, err := w.db.Exec(t.Context(), `
-		WITH alone AS (
-			DELETE FROM outbox WHERE id > $1 RETURNING *
-		)
-		INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at)
-		SELECT 1, array_agg(convo_id ORDER BY id), array_agg(seq ORDER BY id), array_agg(size ORDER BY id), min(created_at)
-			FROM alone`, before)
+	results, err := w.log.Append(t.Context(), drafts)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
 	}
 }
 
