@@ -23,8 +23,8 @@ import (
 	"mlsd/mls"
 )
 
-// Limit is the longest time of a check that does not say another, and of each of its transactions, even if its context allows
-// more. Most of the time is needed to read every message once.
+// Limit is the longest time of a check that does not say another, and of each of its transactions,
+// even if its context allows more. Most of the time is needed to read every message once.
 const Limit = 10 * time.Minute
 
 // erasedPrefix is the prefix of the names of erased members. Their leaves stay in the group until a
