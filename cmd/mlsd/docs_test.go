@@ -210,7 +210,7 @@ func TestCommandsPage(t *testing.T) {
 	rows.Reset()
 	all := append(migrateCommand(io.Discard, io.Discard).Commands, checkConfigCommand(io.Discard, io.Discard),
 		backupCommand(io.Discard), restoreCommand(io.Discard, io.Discard), restoredCommand(io.Discard, io.Discard),
-		reportKeyCommand(io.Discard).Commands[0], healthCommand(io.Discard))
+		reportKeyCommand(io.Discard).Commands[0], checkCommand(io.Discard, io.Discard), healthCommand(io.Discard))
 	for i, c := range all {
 		prefix := "mlsd "
 		if i < len(migrateCommand(io.Discard, io.Discard).Commands) {

@@ -56,11 +56,10 @@ func coldStart(t *testing.T, dir string) {
 	wantPage(t, s.admin+"/livez", http.StatusOK, "ok\n")
 	wantPage(t, s.admin+"/readyz", http.StatusOK, "ok\n")
 	wantPage(t, s.admin+"/check", http.StatusOK, "[]\n")
-	const noConvo = "the query is wrong: convo=\"none\": it must be a UUID\n"
-	wantPage(t, s.admin+"/check?convo=none", http.StatusBadRequest, noConvo)
+	wantPage(t, s.admin+"/check?convo=none", http.StatusBadRequest, "convo must be a UUID\n")
 	wantPage(t, s.admin+"/check/clients", http.StatusOK, "[]\n")
 	wantPage(t, s.admin+"/check/clients?convo=1f0c9a5e-0000-4000-8000-000000000000", http.StatusOK, "[]\n")
-	wantPage(t, s.admin+"/check/clients?convo=none", http.StatusBadRequest, noConvo)
+	wantPage(t, s.admin+"/check/clients?convo=none", http.StatusBadRequest, "convo must be a UUID\n")
 	for _, metric := range []string{"go_goroutines", "process_open_fds",
 		`mlsd_requests_total{error="",nsid="other",status="200"}`} {
 		if _, metrics := fetch(t, s.admin+"/metrics"); !strings.Contains(metrics, metric) {

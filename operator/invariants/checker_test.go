@@ -15,12 +15,12 @@ func TestOneCheckAtATime(t *testing.T) {
 	c.running <- struct{}{} // another check runs
 	gone, hangUp := context.WithCancel(t.Context())
 	hangUp()
-	if _, err := c.Check(gone, Scope{}); !errors.Is(err, context.Canceled) {
+	if _, err := c.Check(gone, Cursor{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a check for a caller that has gone: %v", err)
 	}
 	ended := make(chan error)
 	go func() {
-		_, err := c.Check(t.Context(), Scope{})
+		_, err := c.Check(t.Context(), Cursor{})
 		ended <- err
 	}()
 	<-c.running // the other check has ended
@@ -38,9 +38,10 @@ func TestOneCheckAtATime(t *testing.T) {
 // A checker keeps the results of the last checks.
 func TestResultsOfChecks(t *testing.T) {
 	t.Parallel()
-	c := NewChecker(pgtest.Database(t))
+	db := pgtest.Database(t)
+	c := NewChecker(db)
 	for range remembered + 1 {
-		if _, err := c.Check(t.Context(), Scope{}); err != nil {
+		if _, err := c.Check(t.Context(), Cursor{}); err != nil {
 			t.Fatal(err)
 		}
 	}

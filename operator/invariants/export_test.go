@@ -6,9 +6,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// CheckParts is Check of a scope, with atOnce convos at a time.
-func CheckParts(ctx context.Context, db *pgxpool.Pool, s Scope, atOnce int) (violations []string, err error) {
-	v := verification{atOnce: atOnce}
-	err = v.run(ctx, db, s)
-	return v.list(), err
+// CheckPages makes a check in pages of one convo or person, and of at most size entries or events.
+// It begins each page at the text of the cursor before, and calls after with the cursor of each.
+func CheckPages(ctx context.Context, db *pgxpool.Pool, at Cursor, size int,
+	after func(Cursor)) (all []string, err error) {
+	for !at.Done() {
+		v := verification{sizes: pageSizes{entries: int64(size), convos: 1, people: 1, events: size}}
+		if at, err = ParseCursor(at.String()); err != nil {
+			return nil, err
+		}
+		if at, err = v.page(ctx, db, at); err != nil {
+			return nil, err
+		}
+		all = append(all, v.violations()...)
+		after(at)
+	}
+	return all, nil
 }

@@ -5,9 +5,7 @@ package invariants
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,13 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/errs"
-	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
-
-// Limit is the longest time of a check that does not say another, and of each of its transactions,
-// even if its context allows more. Most of the time is needed to read every message once.
-const Limit = 10 * time.Minute
 
 // erasedPrefix is the prefix of the names of erased members. Their leaves stay in the group until a
 // member removes them.
@@ -34,169 +27,136 @@ const erasedPrefix = "did:erased:"
 // maxListed is how many violations of one promise get a text. Further violations are only counted.
 const maxListed = 100
 
-// Scope says what a check looks at. The zero Scope is everything: every convo, every KeyPackage and
-// the stream. The others look at convos only.
-type Scope struct {
-	Convos []uuid.UUID // these convos
-	Sample int         // so many convos, chosen by chance
-	Since  time.Time   // convos that have got an event since then
-	// After is where an earlier check of everything ended: the check looks at the convos after it.
-	After uuid.UUID
-	// Within is how long the check may take; 0 means Limit. It then says where to go on, after some
-	// convos at least.
-	Within time.Duration
-}
-
-// all reports whether the check is one of everything, or the rest of one.
-func (s Scope) all() bool { return len(s.Convos) == 0 && s.Sample == 0 && s.Since.IsZero() }
-
-// ErrSince says that the events since a time are no longer there, so they cannot name the convos.
-var ErrSince = errors.New("events are not kept for so long; check everything, or a sample")
-
 // Check verifies everything, and returns the violations as texts. For each promise it returns the
 // first hundred violations, and the number of further violations. The cost is linear in the size of
-// the stored data. If Limit is over, the last text says where to go on.
+// the stored data.
 func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err error) {
-	var v verification
-	err = v.run(ctx, db, Scope{})
-	return v.list(), err
+	v := verification{sizes: usualSizes}
+	for at := (Cursor{}); !at.Done(); {
+		if at, err = v.page(ctx, db, at); err != nil {
+			return nil, err
+		}
+	}
+	return v.violations(), nil
 }
 
 // CheckConvo verifies one convo, and returns the violations as Check does.
 func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations []string, err error) {
-	var v verification
-	err = v.run(ctx, db, Scope{Convos: []uuid.UUID{id}})
-	return v.list(), errs.Wrap(err, "convo %s", id)
-}
-
-// atOnce is how many convos a transaction of a check looks at.
-const atOnce = 500
-
-// verification is a running check.
-type verification struct {
-	begins func(Progress) // called before each promise; nil means not
-	atOnce int            // 0 means atOnce
-
-	progress Progress
-	promises []string // in the order of their first check
-	found    map[string]*findings
-	rest     uuid.UUID // the check was not completed: it goes on after this convo; zero if it was
-}
-
-// run checks convos in the order of their ids, so that new ones come last. Error: ErrSince.
-func (v *verification) run(ctx context.Context, db *pgxpool.Pool, s Scope) error {
-	v.progress.Since, v.found, v.atOnce = time.Now(), map[string]*findings{}, cmp.Or(v.atOnce, atOnce)
-	if s.all() && s.After == uuid.Nil {
-		if err := read(ctx, db, v.database); err != nil {
-			return err
-		}
-	}
-	var chosen []uuid.UUID
-	err := read(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {
-		chosen, v.progress.Of, err = s.choose(ctx, tx)
-		return err
+	v := verification{sizes: usualSizes}
+	err = v.logs(ctx, db, func(ctx context.Context, tx pgx.Tx) ([]piece, error) {
+		return pieces(ctx, tx, `SELECT id, 0, last_seq FROM convos WHERE id = $1`, id)
 	})
-	for after := s.After; err == nil; {
-		var convos []uuid.UUID
-		err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {
-			if convos = chosen[:min(len(chosen), v.atOnce)]; s.all() {
-				convos, err = pgpool.Collect(ctx, tx, pgx.RowTo[uuid.UUID],
-					`SELECT id FROM convos WHERE id > $1 ORDER BY id LIMIT $2`, after, v.atOnce)
-			}
-			if err != nil || len(convos) == 0 {
-				return err
-			}
-			if v.progress.Convos > 0 && time.Since(v.progress.Since) >= cmp.Or(s.Within, Limit) {
-				v.rest, convos = after, nil
-				return nil
-			}
-			return v.convos(ctx, tx, convos)
-		})
-		if len(convos) == 0 {
-			break
-		}
-		v.progress.Convos += len(convos)
-		after, chosen = convos[len(convos)-1], chosen[min(len(chosen), v.atOnce):]
-	}
-	return err
+	return v.violations(), errs.Wrap(err, "convo %s", id)
 }
 
-// choose returns the convos of the scope, unless it is everything, and about how many there are.
-func (s Scope) choose(ctx context.Context, tx pgx.Tx) (convos []uuid.UUID, of int, err error) {
-	switch {
-	case len(s.Convos) > 0:
-		return s.Convos, len(s.Convos), nil
-	case s.Sample > 0:
-		convos, err = pgpool.Collect(ctx, tx, pgx.RowTo[uuid.UUID], `
-			SELECT id FROM convos TABLESAMPLE SYSTEM (least(100, 200.0 * $1 / greatest(1, (SELECT reltuples FROM pg_class
-				WHERE oid = 'convos'::regclass))))
-			ORDER BY random() LIMIT $1`, s.Sample)
-	case !s.Since.IsZero():
-		var kept bool
-		if err := tx.QueryRow(ctx, `SELECT coalesce(min(day) <= $1::timestamptz, true) FROM event_days`,
-			s.Since).Scan(&kept); err != nil || !kept {
-			return nil, 0, cmp.Or(err, ErrSince)
+// CheckSample verifies n convos that it chooses at random, and the KeyPackages of people in them. Of
+// each log it verifies the newest entries, and it verifies at most MaxSample convos and people. So
+// its cost does not grow with the stored data. It returns the violations as Check does.
+func CheckSample(ctx context.Context, db *pgxpool.Pool, n int) (violations []string, err error) {
+	n = min(n, MaxSample)
+	v := verification{sizes: usualSizes}
+	var people []string
+	err = v.logs(ctx, db, func(ctx context.Context, tx pgx.Tx) ([]piece, error) {
+		all, err := pieces(ctx, tx, `
+			SELECT id, greatest(last_seq - $2, 0), last_seq FROM convos ORDER BY random() LIMIT $1`, n, v.sizes.entries)
+		if err != nil {
+			return nil, err
 		}
-		convos, err = pgpool.Collect(ctx, tx, pgx.RowTo[uuid.UUID], `
-			SELECT convo_id FROM single_events WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date AND created_at >= $1
-				AND convo_id IS NOT NULL
-			UNION SELECT convo_id FROM single_outbox WHERE created_at >= $1 AND convo_id IS NOT NULL`, s.Since)
-	default:
-		err = tx.QueryRow(ctx, `SELECT greatest(0, reltuples)::bigint FROM pg_class WHERE oid = 'convos'::regclass`).Scan(&of)
-		return nil, of, err
+		ids := make([]uuid.UUID, len(all))
+		for i, p := range all {
+			ids[i] = p.convo
+		}
+		people, err = column[string](ctx, tx, `
+			SELECT DISTINCT did FROM members WHERE convo_id = ANY($1) LIMIT $2`, ids, MaxSample)
+		return all, err
+	})
+	for some := range slices.Chunk(people, v.sizes.people) {
+		if err == nil {
+			err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error { return v.run(ctx, tx, peopleChecks, some) })
+		}
 	}
-	return convos, len(convos), err
+	if err == nil {
+		err = read(ctx, db, v.facts)
+	}
+	return v.violations(), errs.Wrap(err, "sample of %d convos", n)
 }
 
-// database verifies what is not about one convo.
-func (v *verification) database(ctx context.Context, tx pgx.Tx) error {
-	for _, c := range globalChecks {
+// verification is what a check has found so far.
+type verification struct {
+	sizes    pageSizes
+	promises []string             // in the order in which they were verified
+	found    map[string]*findings // by promise
+}
+
+// verify verifies a promise with check.
+func (v *verification) verify(promise string, check func(*findings) error) error {
+	if v.found[promise] == nil {
+		if v.found == nil {
+			v.found = map[string]*findings{}
+		}
+		v.promises, v.found[promise] = append(v.promises, promise), &findings{}
+	}
+	return errs.Wrap(check(v.found[promise]), "%s", promise)
+}
+
+// violations returns the violations of all promises.
+func (v *verification) violations() (all []string) {
+	for _, promise := range v.promises {
+		all = append(all, v.found[promise].list(promise)...)
+	}
+	return all
+}
+
+// run verifies promises that are not about single convos.
+func (v *verification) run(ctx context.Context, tx pgx.Tx, checks []check, args ...any) error {
+	for _, c := range checks {
 		err := v.verify(c.promise, func(found *findings) error {
 			var text string
-			return each(ctx, tx, c.sql, nil, []any{&text}, func() { found.add("%s: %s", c.promise, text) })
+			return each(ctx, tx, c.sql, args, []any{&text}, func() { found.add("%s: %s", c.promise, text) })
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return v.verify(generationPromise, func(found *findings) error { return checkGeneration(ctx, tx, found) })
+	return nil
 }
 
-// verify verifies a promise with check.
-func (v *verification) verify(promise string, check func(*findings) error) error {
-	if v.progress.Promise = promise; v.begins != nil {
-		v.begins(v.progress)
-	}
-	found := v.found[promise]
-	if found == nil {
-		found = &findings{}
-		v.found[promise], v.promises = found, append(v.promises, promise)
-	}
-	if err := check(found); err != nil {
-		return fmt.Errorf("%s: %w", promise, err)
+// runConvos verifies promises about convos.
+func (v *verification) runConvos(ctx context.Context, tx pgx.Tx, checks []check, args ...any) error {
+	for _, c := range checks {
+		err := v.verify(c.promise, func(found *findings) error {
+			var convo uuid.UUID
+			var text string
+			return each(ctx, tx, c.sql, args, []any{&convo, &text},
+				func() { found.add("convo %s: %s: %s", convo, c.promise, text) })
+		})
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// list returns the violations.
-func (v *verification) list() (texts []string) {
-	for _, promise := range v.promises {
-		texts = append(texts, v.found[promise].list(promise)...)
+// facts verifies the promises for which little is read.
+func (v *verification) facts(ctx context.Context, tx pgx.Tx) error {
+	err := v.verify(generationPromise, func(found *findings) error { return checkGeneration(ctx, tx, found) })
+	if err != nil {
+		return err
 	}
-	if v.rest != uuid.Nil {
-		texts = append(texts, fmt.Sprintf("the check is not complete: it goes on with ?after=%s", v.rest))
-	}
-	return texts
+	return v.run(ctx, tx, factChecks)
 }
+
+// pageTimeout is the longest time of one page of a check.
+const pageTimeout = 10 * time.Minute
 
 // read runs look in a read-only transaction. Each statement has its own snapshot, because each
 // statement checks one promise. A single snapshot would keep deleted rows from being vacuumed, and
 // all rows of the outbox are deleted sooner or later.
 //
-// Unlike mlsd's other statements, checks read whole tables. So read enables plans for such reads,
-// and makes the planner plan for the given arguments.
+// Unlike mlsd's other statements, checks can read the larger part of a small table. So read enables
+// plans for such reads, and makes the planner plan for the given arguments.
 func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, Limit)
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
@@ -207,7 +167,7 @@ func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.
 			SET LOCAL enable_seqscan = on;
 			SET LOCAL enable_bitmapscan = on;
 			SET LOCAL enable_hashjoin = on;
-			SET LOCAL enable_mergejoin = on`, Limit.Milliseconds()))
+			SET LOCAL enable_mergejoin = on`, pageTimeout.Milliseconds()))
 			if err != nil {
 				return fmt.Errorf("prepare the check: %w", err)
 			}
@@ -253,28 +213,8 @@ func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
 		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text}, add)
 }
 
-// convos verifies convos.
-func (v *verification) convos(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) error {
-	for _, c := range convoChecks {
-		err := v.verify(c.promise, func(found *findings) error {
-			var convo uuid.UUID
-			var text string
-			return each(ctx, tx, c.sql, []any{ids}, []any{&convo, &text},
-				func() { found.add("convo %s: %s: %s", convo, c.promise, text) })
-		})
-		if err != nil {
-			return err
-		}
-	}
-	err := v.verify(logPromise, func(found *findings) error { return checkObjects(ctx, tx, ids, found) })
-	if err != nil {
-		return err
-	}
-	return v.verify(groupsPromise, func(found *findings) error { return checkGroups(ctx, tx, ids, found) })
-}
-
-// checkObjects compares the columns of the log with the headers of its MLS objects.
-func checkObjects(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found *findings) error {
+// checkObjects compares the columns of spans of logs with the headers of their MLS objects.
+func checkObjects(ctx context.Context, tx pgx.Tx, spans []any, found *findings) error {
 	var convo uuid.UUID
 	var seq, epoch int64
 	var kind int16
@@ -282,21 +222,23 @@ func checkObjects(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found *findin
 	row := []any{&convo, &seq, &kind, &epoch, &body, &groupID}
 	return each(ctx, tx, `
 		SELECT c.id, m.seq, m.kind, m.epoch, m.body, c.group_id
-		FROM convos c JOIN messages m ON m.convo_id = c.id
-		WHERE c.id = ANY($1) AND m.kind <> 9`, []any{ids}, row, func() {
-		if mls.ContentType(kind) == mls.ContentTypeCommit {
-			epoch-- // the row has the epoch that the commit creates, its header the epoch before
-		}
-		h, err := mls.ParseHeader(body)
-		switch {
-		case err != nil:
-			found.add("convo %s: log entry %d: %v", convo, seq, err)
-		case !bytes.Equal(h.GroupID, groupID):
-			found.add("convo %s: log entry %d is of another group", convo, seq)
-		case int16(h.ContentType) != kind || int64(h.Epoch) != epoch:
-			found.add("convo %s: log entry %d says %s of epoch %d", convo, seq, h.ContentType, h.Epoch)
-		}
-	})
+		FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS span (id, after, upto)
+		JOIN convos c ON c.id = span.id
+		JOIN messages m ON m.convo_id = c.id AND m.seq > span.after AND m.seq <= span.upto AND m.kind <> 9`, spans, row,
+		func() {
+			if mls.ContentType(kind) == mls.ContentTypeCommit {
+				epoch-- // the row has the epoch that the commit creates, its header the epoch before
+			}
+			h, err := mls.ParseHeader(body)
+			switch {
+			case err != nil:
+				found.add("convo %s: log entry %d: %v", convo, seq, err)
+			case !bytes.Equal(h.GroupID, groupID):
+				found.add("convo %s: log entry %d is of another group", convo, seq)
+			case int16(h.ContentType) != kind || int64(h.Epoch) != epoch:
+				found.add("convo %s: log entry %d says %s of epoch %d", convo, seq, h.ContentType, h.Epoch)
+			}
+		})
 }
 
 // checkGroups compares the stored public state of a convo's group with the convo, its roster and
@@ -310,7 +252,7 @@ func checkGroups(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found *finding
 	return each(ctx, tx, `
 		SELECT c.id, c.group_id, c.epoch, g.state, g.group_info, (SELECT array_agg(did ORDER BY did) FROM members WHERE
 			convo_id = c.id)
-		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE c.id = ANY($1)`, []any{ids}, row,
+		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE c.id = ANY($1::uuid[])`, []any{ids}, row,
 		func() {
 			group, err := mls.ParseGroup(state)
 			if err != nil {
