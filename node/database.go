@@ -50,8 +50,31 @@ func stopDatabase(ctx context.Context, own *localpg.Server) error {
 	return own.Stop(ctx)
 }
 
-// WithDatabase calls do with the URL of the database to use.
+// RunningDatabase returns the URL of the operator's database, or of the private PostgreSQL of the
+// mlsd that runs on the data directory.
+func RunningDatabase(cfg Config) (string, error) {
+	if cfg.DatabaseURL != "" {
+		return cfg.DatabaseURL, nil
+	}
+	url, err := localpg.Running(cfg.DataDir, localpg.Database)
+	return url, errs.Wrap(err, "MLSD_DATABASE_URL is not set (settings are read from %s), so this is about a PostgreSQL "+
+		"of mlsd's own", cfg.Sources())
+}
+
+// WithDatabase calls do with the URL of the database to use, for a command. If the private
+// PostgreSQL does not run, it runs until do returns. Only the service makes a cluster: a command
+// that makes one acts on the wrong database.
 func WithDatabase(ctx context.Context, cfg Config, stderr io.Writer, do func(url string) error) (err error) {
+	if cfg.DatabaseURL == "" {
+		url, err := RunningDatabase(cfg)
+		if err == nil {
+			return do(url)
+		}
+		exists, existsErr := localpg.HasCluster(cfg.DataDir)
+		if !exists || !errors.Is(err, localpg.ErrNotRunning) {
+			return errors.Join(err, existsErr)
+		}
+	}
 	shown := terminal.New(stderr)
 	end := shown.Show()
 	url, own, err := database(ctx, cfg, cfg.Logger(shown), shown.Step)
@@ -87,16 +110,10 @@ func awaitDatabase(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 }
 
-// Reach fails unless the operator's PostgreSQL and its standby, if they are set, accept a
-// connection.
-func (c Config) Reach(ctx context.Context) error {
-	if c.DatabaseURL == "" {
-		return nil
-	}
-	if err := reach(ctx, c.DatabaseURL, reachTimeout); err != nil {
-		return err
-	}
-	return c.reachStandby(ctx)
+// Reach fails unless the database to use, and its standby if one is set, accept a connection.
+func (c Config) Reach(ctx context.Context, stderr io.Writer) error {
+	c.WaitForDatabase = 0
+	return WithDatabase(ctx, c, stderr, func(string) error { return c.reachStandby(ctx) })
 }
 
 // reach fails unless the operator's PostgreSQL accepts a connection within timeout, and gives the

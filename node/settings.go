@@ -51,9 +51,8 @@ func (s setting) flag() string {
 const envPrefix = "MLSD_"
 
 var settings = append([]setting{
-	one("MLSD_ENV_FILE", "file with settings, one NAME=VALUE a line; a variable or flag wins over it", "", func(*Config, string) error {
-		return nil // choose reads the file
-	}),
+	one("MLSD_ENV_FILE", "file with settings, one NAME=VALUE a line; a variable or flag wins over it; empty: none, or /etc/mlsd/mlsd.env if mlsd is the Debian package's", "",
+		text(func(c *Config) *string { return &c.EnvFile }, nil)), // choose reads the file
 	one("MLSD_LISTEN", "address of the public listener; unless it is on loopback, MLSD_SERVICE_DID must be set", "127.0.0.1:8080",
 		text(func(c *Config) *string { return &c.Listen }, checkAddress)),
 	one("MLSD_ADMIN_LISTEN", "address of the admin listener: console, metrics, health, checks, profiles; unless it is on loopback, MLSD_ADMIN_TOKEN must be set", "127.0.0.1:8081",

@@ -18,23 +18,23 @@ func checkConfigCommand(stdout, stderr io.Writer) *cli.Command {
 		Name: "check-config", Usage: "check the settings as a start does before it needs the database, and print those " +
 			"that are not the default ones",
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "database",
-			Usage: "reach the database of MLSD_DATABASE_URL too, and the standby of MLSD_READ_DATABASE_URL"}},
-		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
+			Usage: "reach the database too, and the standby of MLSD_READ_DATABASE_URL"}},
+		Action: node.AsService(0, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 			if _, err := cfg.Check(cfg.Logger(stderr)); err != nil {
 				return err
 			}
 			if cmd.Bool("database") {
-				if err := cfg.Reach(ctx); err != nil {
+				if err := cfg.Reach(ctx, stderr); err != nil {
 					return err
 				}
 			}
-			return writeSettings(stdout, cmd)
+			return writeSettings(stdout, cfg, cmd)
 		}),
 	}
 }
 
 // writeSettings writes the settings that differ from their defaults.
-func writeSettings(w io.Writer, cmd *cli.Command) error {
+func writeSettings(w io.Writer, cfg node.Config, cmd *cli.Command) error {
 	changed, err := node.Changed(cmd)
 	if err != nil {
 		return err
@@ -47,6 +47,7 @@ func writeSettings(w io.Writer, cmd *cli.Command) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "%sthe settings are good; those that are not listed have their defaults\n", out.String())
+	_, err = fmt.Fprintf(w, "%sthe settings are good; those that are not listed have their defaults (read from %s)\n",
+		out.String(), cfg.Sources())
 	return err
 }

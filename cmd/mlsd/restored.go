@@ -28,7 +28,7 @@ func restoredCommand(stdout, stderr io.Writer) *cli.Command {
 		Name: "restored",
 		Usage: "say that the database was restored to an earlier state, before nodes use it: begins a generation of the " +
 			"event stream",
-		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, _ *cli.Command) error {
+		Action: node.AsService(0, func(ctx context.Context, cfg node.Config, _ *cli.Command) error {
 			return node.WithDatabase(ctx, cfg, stderr, func(url string) error { return restored(ctx, url, stdout) })
 		}),
 	}
