@@ -66,16 +66,19 @@ func AsService(arguments int, do func(ctx context.Context, cfg Config, cmd *cli.
 			return err
 		}
 		if os.Geteuid() == 0 && path != "" && cmd.String(envFileFlag) == path {
-			if err := become(packagedAccount); err != nil {
-				return fmt.Errorf("become the account %s: %w", packagedAccount, err)
-			}
+			return fmt.Errorf("become the account %s: %w", packagedAccount, become(packagedAccount))
 		}
 		return action(ctx, cmd)
 	}
 }
 
-// become gives this process to an account, for good.
+// become runs this program again, in this process, as an account. It returns only if that fails. To
+// change the account alone is not enough: package os/user remembers who the process was.
 func become(name string) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
 	account, err := user.Lookup(name)
 	if err != nil {
 		return err
@@ -96,8 +99,12 @@ func become(name string) error {
 		}
 	}
 	// What is in root's home is not the service's.
-	return errors.Join(os.Setenv("HOME", account.HomeDir), os.Setenv("USER", name), os.Unsetenv("XDG_DATA_HOME"),
+	err = errors.Join(os.Setenv("HOME", account.HomeDir), os.Setenv("USER", name), os.Unsetenv("XDG_DATA_HOME"),
 		syscall.Setgroups(groups), syscall.Setgid(gid), syscall.Setuid(uid))
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(program, os.Args, os.Environ())
 }
 
 // explainUnreadable says who may read the package's file of settings. command is what was typed.
