@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"mlsd/internal/errs"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
@@ -110,10 +108,38 @@ func awaitDatabase(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 }
 
-// Reach fails unless the database to use, and its standby if one is set, accept a connection.
-func (c Config) Reach(ctx context.Context, stderr io.Writer) error {
+// Reach fails unless a node can work with the database to use, and with its standby if one is set.
+// It returns what the operator should change.
+func (c Config) Reach(ctx context.Context, stderr io.Writer) (doubts []string, err error) {
 	c.WaitForDatabase = 0
-	return WithDatabase(ctx, c, stderr, func(string) error { return c.reachStandby(ctx) })
+	err = WithDatabase(ctx, c, stderr, func(string) (err error) {
+		if doubts, err = c.judgeDatabase(ctx); err != nil {
+			return err
+		}
+		return c.reachStandby(ctx)
+	})
+	return doubts, err
+}
+
+// judgeDatabase fails if the role or the settings of the operator's PostgreSQL keep a node from
+// working. It returns what the operator should change.
+func (c Config) judgeDatabase(ctx context.Context) (doubts []string, err error) {
+	if c.DatabaseURL == "" {
+		return nil, nil // localpg sets its own
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	cfg, err := pgpool.Config(c.DatabaseURL)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgpool.Connect(ctx, cfg.ConnConfig)
+	if err != nil {
+		return nil, fmt.Errorf("reach the database that MLSD_DATABASE_URL names: %w", err)
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	doubts, err = pgpool.Check(ctx, conn, cfg)
+	return doubts, errs.Wrap(err, "MLSD_DATABASE_URL")
 }
 
 // reach fails unless the operator's PostgreSQL accepts a connection within timeout, and gives the
@@ -121,11 +147,7 @@ func (c Config) Reach(ctx context.Context, stderr io.Writer) error {
 func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	cfg, err := pgxpool.ParseConfig(url) // pgx.ParseConfig does not know the settings of pools
-	if err != nil {
-		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
-	}
-	conn, err := pgpool.Connect(ctx, cfg.ConnConfig)
+	conn, err := pgpool.ConnectFor(ctx, url, nil)
 	if err != nil {
 		return fmt.Errorf("reach the database that MLSD_DATABASE_URL names: %w", err)
 	}

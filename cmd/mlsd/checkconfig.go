@@ -23,18 +23,21 @@ func checkConfigCommand(stdout, stderr io.Writer) *cli.Command {
 			if _, err := cfg.Check(cfg.Logger(stderr)); err != nil {
 				return err
 			}
+			doubts := cfg.Doubts()
 			if cmd.Bool("database") {
-				if err := cfg.Reach(ctx, stderr); err != nil {
+				more, err := cfg.Reach(ctx, stderr)
+				if err != nil {
 					return err
 				}
+				doubts = append(doubts, more...)
 			}
-			return writeSettings(stdout, cfg, cmd)
+			return writeSettings(stdout, cfg, doubts, cmd)
 		}),
 	}
 }
 
-// writeSettings writes the settings that differ from their defaults.
-func writeSettings(w io.Writer, cfg node.Config, cmd *cli.Command) error {
+// writeSettings writes the settings that differ from their defaults, and the doubts.
+func writeSettings(w io.Writer, cfg node.Config, doubts []string, cmd *cli.Command) error {
 	changed, err := node.Changed(cmd)
 	if err != nil {
 		return err
@@ -47,7 +50,14 @@ func writeSettings(w io.Writer, cfg node.Config, cmd *cli.Command) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "%sthe settings are good; those that are not listed have their defaults (read from %s)\n",
-		out.String(), cfg.Sources())
+	verdict := "good"
+	if len(doubts) > 0 {
+		verdict = "usable, with warnings"
+	}
+	for _, doubt := range doubts {
+		fmt.Fprintf(&out, "warning: %s\n", doubt)
+	}
+	_, err = fmt.Fprintf(w, "%sthe settings are %s; those that are not listed have their defaults (read from %s)\n",
+		out.String(), verdict, cfg.Sources())
 	return err
 }

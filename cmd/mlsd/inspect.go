@@ -92,8 +92,8 @@ func connectToInspect(ctx context.Context, cfg node.Config, timeout time.Duratio
 		return nil, fmt.Errorf("inspect: %w", err)
 	}
 	conn, err := connect(ctx, url, map[string]string{
-		"application_name": "mlsd inspect", "timezone": "UTC",
-		"statement_timeout": fmt.Sprint(timeout.Milliseconds()), "lock_timeout": "2000",
+		"application_name":  "mlsd inspect",
+		"statement_timeout": fmt.Sprint(timeout.Milliseconds()),
 	})
 	return conn, errs.Wrap(err, "inspect")
 }

@@ -37,7 +37,7 @@ func Connect(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 
 // Reach connects to the database at url, and waits for an answer.
 func Reach(ctx context.Context, url string) (err error) {
-	cfg, err := config(url, limits)
+	cfg, err := config(url, nil)
 	if err != nil {
 		return err
 	}
@@ -77,8 +77,10 @@ func SetLater(cfg *pgx.ConnConfig) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 		defer cancel()
-		_, err := conn.ExecParams(ctx, `SELECT count(set_config(key, value, false)) FROM json_each_text($1)`,
-			[][]byte{settings}, nil, nil, nil).Close()
+		_, err := conn.ExecParams(ctx, `
+			SELECT count(set_config(key, value, false)) FROM json_each_text($1)
+			WHERE key <> $2 OR current_setting(key, true) IS NOT NULL`,
+			[][]byte{settings, []byte(transactionTimeout)}, nil, nil, nil).Close()
 		return errs.Wrap(err, "set the session's settings")
 	}
 	return nil
