@@ -112,8 +112,11 @@ func awaitDatabase(ctx context.Context, cfg Config, log *slog.Logger) error {
 // It returns what the operator should change.
 func (c Config) Reach(ctx context.Context, stderr io.Writer) (doubts []string, err error) {
 	c.WaitForDatabase = 0
-	err = WithDatabase(ctx, c, stderr, func(string) (err error) {
+	err = WithDatabase(ctx, c, stderr, func(url string) (err error) {
 		if doubts, err = c.judgeDatabase(ctx); err != nil {
+			return err
+		}
+		if err := c.claimDatabase(ctx, url, false); err != nil {
 			return err
 		}
 		return c.reachStandby(ctx)

@@ -133,7 +133,10 @@ func (l *lifecycle) startDatabase(ctx context.Context) error {
 
 func (l *lifecycle) migrate(ctx context.Context) error {
 	l.shown.Step("making the schema", "")
-	return migrations.Up(ctx, l.databaseURL, migrations.Log(l.log))
+	if err := migrations.Up(ctx, l.databaseURL, migrations.Log(l.log)); err != nil {
+		return err
+	}
+	return l.cfg.claimDatabase(ctx, l.databaseURL, true)
 }
 
 // watchDatabase turns the log lines of an outage of the database into one line.

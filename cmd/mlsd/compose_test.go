@@ -70,9 +70,9 @@ func TestComposeRole(t *testing.T) {
 	if output, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, output)
 	}
-	served := (&url.URL{Scheme: "postgres", Path: "/" + strings.Replace(database.Path[1:], "mlsd", name, 1), RawQuery: url.Values{
-		"host": {own.Host}, "port": {"5432"}, "sslmode": {"disable"},
-		"user": {strings.Replace(database.User.Username(), "mlsd", name, 1)},
+	renamed := func(text string) string { return strings.Replace(text, "mlsd", name, 1) }
+	served := (&url.URL{Scheme: "postgres", Path: renamed(database.Path), RawQuery: url.Values{
+		"host": {own.Host}, "port": {"5432"}, "sslmode": {"disable"}, "user": {renamed(database.User.Username())},
 	}.Encode()}).String()
 	pgtest.LetConnect(t, admin, name, served)
 
@@ -84,7 +84,8 @@ func TestComposeRole(t *testing.T) {
 	alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "as compose runs it")).must().ok()
 	w.wantSound()
 	s.stop()
-	checked := launch(t, []string{"MLSD_DATABASE_URL=" + served}, "check-config", "--database")
+	checked := launch(t, []string{"MLSD_DATABASE_URL=" + served, "MLSD_SERVICE_DID=" + serviceDID},
+		"check-config", "--database")
 	if err := checked.wait(); err != nil || strings.Contains(checked.stdout.String(), "role") {
 		t.Errorf("check-config: %v\n%s", err, checked.stdout)
 	}

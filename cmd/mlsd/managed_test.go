@@ -69,7 +69,7 @@ func TestSettingsAgainstUs(t *testing.T) {
 	t.Parallel()
 	admin, page := pgtest.Empty(t), pages(t)["docs/operating/POSTGRESQL.md"]
 	name, database := managedDatabase(t, admin, blocks(page)["sql"])
-	configured := []string{"MLSD_DATABASE_URL=" + database + "&pool_max_conns=8"}
+	configured := []string{"MLSD_DATABASE_URL=" + database + "&pool_max_conns=8", "MLSD_SERVICE_DID=" + serviceDID}
 	alter := func(change string) {
 		t.Helper()
 		if _, err := admin.Exec(t.Context(), strings.ReplaceAll(change, "{role}", name)); err != nil {

@@ -63,7 +63,8 @@ func install(t *testing.T, settings ...string) *packaged {
 	users := fmt.Sprintf("root:x:0:0::/root:/bin/sh\nmlsd:x:%d:%d::%s:/bin/sh\n", p.owner.Uid, p.owner.Gid, root)
 	for path, content := range map[string]string{p.program: string(program), p.envFile: strings.Join(settings, "\n"),
 		p.passwd: users} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o755)); err != nil {
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o755))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -157,7 +158,8 @@ func TestPackagedCommands(t *testing.T) {
 			}
 		}
 	}
-	if printed, err := p.types(-1, "migrate version --env-file="); err == nil || !strings.Contains(printed, "MLSD_DATABASE_URL") {
+	printed, err := p.types(-1, "migrate version --env-file=")
+	if err == nil || !strings.Contains(printed, "MLSD_DATABASE_URL") {
 		t.Errorf("without its file the package uses %s (%v)", printed, err)
 	}
 	if os.Geteuid() != 0 {

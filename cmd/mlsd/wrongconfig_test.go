@@ -153,7 +153,8 @@ func TestCheckConfigOfAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, want := range []string{path + " line 3", "MLSD_DATABASE_URL | (not shown) | " + path + " line 7",
-			"MLSD_RATE_DID | 11", "MLSD_RATE_IP | 12", "the settings are usable, with warnings", "warning: messages are kept for ever"} {
+			"MLSD_RATE_DID | 11", "MLSD_RATE_IP | 12",
+			"the settings are usable, with warnings", "warning: messages are kept for ever"} {
 			if !strings.Contains(strings.Join(lines(out.String()), "\n"), want) {
 				t.Errorf("%v: no %q in\n%s", args, want, out.String())
 			}

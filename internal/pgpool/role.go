@@ -28,7 +28,8 @@ type account struct {
 func Check(ctx context.Context, conn *pgx.Conn, requests *pgxpool.Config) (doubts []string, err error) {
 	const q = `
 		SELECT current_user AS role, session_user AS login, current_database() AS database,
-			r.rolsuper AS superuser, r.rolbypassrls AS bypass_rls, l.rolconnlimit AS role_conns, d.datconnlimit AS database_conns,
+			r.rolsuper AS superuser, r.rolbypassrls AS bypass_rls, l.rolconnlimit AS role_conns,
+			d.datconnlimit AS database_conns,
 			current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int -
 				coalesce(current_setting('reserved_connections', true), '0')::int AS server_conns
 		FROM pg_roles r, pg_roles l, pg_database d
@@ -67,7 +68,8 @@ func (a account) judge(conns int) (fault error, doubts []string) {
 	limited("the server has", a.ServerConns, "set max_connections = %d, or more for several nodes, and restart PostgreSQL",
 		2*conns)
 	if !a.Superuser {
-		limited("the role may have", a.RoleConns, "ALTER ROLE %s CONNECTION LIMIT %d, or more for several nodes", login, 2*conns)
+		limited("the role may have", a.RoleConns, "ALTER ROLE %s CONNECTION LIMIT %d, or more for several nodes",
+			login, 2*conns)
 		limited("the database may have", a.DatabaseConns, "ALTER DATABASE %s CONNECTION LIMIT %d, or more for several nodes",
 			database, 2*conns)
 	}
