@@ -104,8 +104,8 @@ func OpenMaintenance(ctx context.Context, url string, options ...Option) (*pgxpo
 	return open(ctx, cfg, options)
 }
 
-// Config returns how Open connects to the database at url. Settings in the URL override ours,
-// including pool_max_conns.
+// Config returns how Open connects to the database at url. The URL may change pool_max_conns, and the
+// settings of the session that are usual: see settings.go.
 func Config(url string) (*pgxpool.Config, error) {
 	cfg, err := config(url, lookups)
 	if err != nil {

@@ -1,5 +1,11 @@
 package pgpool
 
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
 // rule is what mlsd does about a setting that the server, a database or a role can have set.
 type rule int
 
@@ -103,4 +109,18 @@ func apply(parameters, own map[string]string) {
 			parameters[s.name] = s.value
 		}
 	}
+}
+
+// CheckParameters refuses what a URL sets in vain. parameters are those that the driver does not know,
+// and would send to the server: a misspelt sslmode would be one.
+func CheckParameters(parameters map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+		_, ofLookups := lookups[name]
+		ours := slices.ContainsFunc(settings, func(s setting) bool { return s.name == name && s.rule != always })
+		if !ours && !ofLookups && name != "options" {
+			return fmt.Errorf("%q is no parameter of a connection, nor a setting that mlsd takes from the URL (for another "+
+				"setting of PostgreSQL: options=-c%%20NAME=VALUE)", name)
+		}
+	}
+	return nil
 }
