@@ -54,15 +54,12 @@ func Reach(ctx context.Context, url string) (err error) {
 // connect and the time of the statement, because a host can hang between the two.
 func SetLater(cfg *pgx.ConnConfig) error {
 	boundConnect(&cfg.Config)
-	later := map[string]string{}
+	later := map[string]string{transactionTimeout: "0"}
 	for name, value := range cfg.RuntimeParams {
 		if !atStart[name] {
 			later[name] = value
 			delete(cfg.RuntimeParams, name)
 		}
-	}
-	if len(later) == 0 {
-		return nil
 	}
 	settings, err := json.Marshal(later)
 	if err != nil {

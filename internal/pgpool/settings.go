@@ -70,7 +70,8 @@ var settings = []setting{
 	{name: "synchronous_commit", value: "on", rule: advised, why: "a crash loses the last answered writes"},
 }
 
-// transactionTimeout is a setting that PostgreSQL has from version 17 on.
+// transactionTimeout is a setting that PostgreSQL has from version 17 on. An older server refuses a
+// connection that begins with it, so only SetLater sets it.
 const transactionTimeout = "transaction_timeout"
 
 // lookups are the planner settings of the pools that requests use. A request is a handful of index
@@ -105,7 +106,7 @@ func apply(parameters, own map[string]string) {
 	}
 	for _, s := range settings {
 		_, set := parameters[s.name]
-		if s.rule == always || s.rule == usual && !set {
+		if s.name != transactionTimeout && (s.rule == always || s.rule == usual && !set) {
 			parameters[s.name] = s.value
 		}
 	}
