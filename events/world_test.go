@@ -74,9 +74,9 @@ type world struct {
 	log *messages.Log
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB, options ...pgtest.Option) *world {
 	t.Helper()
-	w := &world{db: pgtest.Database(t, pgtest.MaxConns(24))}
+	w := &world{db: pgtest.Database(t, append(options, pgtest.MaxConns(24))...)}
 	w.log = messages.NewLog(w.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil)
 	t.Cleanup(func() {
 		violations, err := invariants.Check(context.Background(), w.db)
