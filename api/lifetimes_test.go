@@ -70,17 +70,36 @@ func TestTTLPerOperation(t *testing.T) {
 }
 
 // sliding-midnight: partitioning keys by insertion day ran a retry twice across midnight. Here the
-// lifetime of a record counts from the time at which it was made.
+// request comes before midnight and its retries come after it, by the database's clock.
 func TestSlidingMidnight(t *testing.T) {
 	t.Parallel()
-	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
-		first := r.send(w.server)
-		for range 3 { // past midnight, at any time of the day
-			pgtest.Age(t, w.db, "idempotency_keys", 9*time.Minute, "created_at", "expires_at")
+	w := newWorld(t)
+	clock := pgtest.NewClock(t, w.db)
+	for _, kind := range keyed {
+		t.Run(kind.name, func(t *testing.T) {
+			w := w.within(t)
+			today := func() (day string) {
+				t.Helper()
+				if err := w.db.QueryRow(t.Context(), `SELECT clock_timestamp()::date::text`).Scan(&day); err != nil {
+					t.Fatal(err)
+				}
+				return day
+			}
+			clock.SetRight(t)
+			r := kind.make(w, newKey())
+			clock.SetBeforeMidnight(t, "10 s")
+			first := r.send(w.server)
+			first.ok()
+			before := today()
+			clock.SetBeforeMidnight(t, "-10 s")
+			if today() == before {
+				t.Fatal("it is still the day of the request")
+			}
 			r.send(w.server).replays(first)
-		}
-		r.once()
-	})
+			r.send(w.boot()).replays(first)
+			r.once()
+		})
+	}
 }
 
 // A key that is used again after its record's lifetime belongs to the new request. The old request

@@ -141,9 +141,12 @@ func TestScalingTable(t *testing.T) {
 	line("the table `messages`, without its indexes", "TB", 1, func(a atScale) float64 { return a.heap / tera })
 	line("WAL in a day", "TB", 2, func(a atScale) float64 { return a.wal / tera })
 	line("transaction ids in a day, at most", "million", 0, func(a atScale) float64 { return a.xids / million })
-	line("from one vacuum of `messages` to the next", "hours", 0, func(a atScale) float64 { return a.period })
-	line("it takes at the default pace, with `autovacuum_work_mem = 1GB`", "hours", 0, func(a atScale) float64 { return a.large })
-	line("it takes at the default pace, with the default of 64 MB", "hours", 0, func(a atScale) float64 { return a.small })
+	line("from one vacuum of `messages` to the next", "hours", 0,
+		func(a atScale) float64 { return a.period })
+	line("it takes at the default pace, with `autovacuum_work_mem = 1GB`", "hours", 0,
+		func(a atScale) float64 { return a.large })
+	line("it takes at the default pace, with the default of 64 MB", "hours", 0,
+		func(a atScale) float64 { return a.small })
 	p.checkLimits(t)
 	before, rest, found := strings.Cut(p.text, scalingBegins)
 	got, after, closed := strings.Cut(rest, scalingEnds)

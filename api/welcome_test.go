@@ -470,23 +470,42 @@ func TestStaleWelcome(t *testing.T) {
 	}
 }
 
-// first-recipient-only: a batch Welcome reached one of its recipients.
+// first-recipient-only: a batch Welcome reached one of its recipients. Here every device of every
+// recipient gets its own, whether createConvo or addMembers brings it.
 func TestFirstRecipientOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice := w.user()
-	first := []*user{w.user(), w.user(), w.user()}
-	c := alice.create(first...)
-	second := []*user{w.user(), w.user()}
-	alice.add(c, second...)
-	for i, u := range append(first, second...) {
-		out := u.fetched(c)
-		if want := []int64{1, 1, 1, 2, 2}[i]; *out.Epoch != want {
-			t.Fatalf("recipient %d got the Welcome of epoch %d, want %d", i, *out.Epoch, want)
+	welcomed := func(c *convo, epoch int64, devices ...*user) {
+		t.Helper()
+		refs := map[string]bool{}
+		for i, u := range devices {
+			out := u.fetched(c, "deviceId", u.deviceID())
+			if *out.Epoch != epoch {
+				t.Fatalf("device %d got the Welcome of epoch %d, want %d", i, *out.Epoch, epoch)
+			}
+			refs[*out.KeyPackageRef] = true
+			u.confirm(c, true, text(u.deviceID())).ok()
+			u.fetch(c, "deviceId", u.deviceID()).fails(http.StatusGone, mlsapi.ErrWelcomeConsumed)
 		}
-		u.confirm(c, true, nil).ok()
-		u.fetch(c).fails(http.StatusGone, mlsapi.ErrWelcomeConsumed)
+		if len(refs) != len(devices) {
+			t.Errorf("%d devices got Welcomes for %d KeyPackages", len(devices), len(refs))
+		}
 	}
+	people := func() (phones, all []*user) {
+		phones = []*user{w.user(), w.user(), w.user()}
+		others := []*user{phones[0].device(), phones[0].device(), phones[2].device()}
+		for _, device := range others {
+			device.publish()
+		}
+		return phones, append(others, phones...)
+	}
+	phones, first := people()
+	c := alice.create(phones...)
+	phones, second := people()
+	alice.add(c, phones...)
+	welcomed(c, 1, first...)
+	welcomed(c, 2, second...)
 }
 
 // backfill-dead: adding a column with a default made WHERE state IS NULL match nothing and consumed

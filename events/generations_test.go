@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/events"
 	"mlsd/operator/invariants"
@@ -319,7 +321,16 @@ func TestSequencerRecordsGeneration(t *testing.T) {
 // transaction. What else gives a table another file changes no OID.
 func TestDumpIsNoticed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	var forbidden atomic.Bool // the role may not ask which PostgreSQL this is
+	w := newWorld(t, func(cfg *pgxpool.Config) {
+		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			if !forbidden.Load() {
+				return nil
+			}
+			_, err := conn.Exec(ctx, `SET search_path = s, pg_catalog, public`)
+			return err
+		}
+	})
 	exec := func(sql string) {
 		t.Helper()
 		if _, err := w.db.Exec(t.Context(), sql); err != nil {
@@ -339,6 +350,11 @@ func TestDumpIsNoticed(t *testing.T) {
 		_, err := tx.Exec(ctx, `SELECT FROM generations`)
 		return err
 	}
+	const (
+		forbid = `CREATE SCHEMA s; CREATE FUNCTION s.pg_control_system(OUT system_identifier bigint) LANGUAGE plpgsql AS
+			$$BEGIN RAISE insufficient_privilege; END$$`
+		allow = `DROP SCHEMA s CASCADE`
+	)
 	generations := 1
 	for _, tc := range []struct {
 		sql           string
@@ -354,15 +370,13 @@ func TestDumpIsNoticed(t *testing.T) {
 			ALTER TABLE other RENAME TO generations`, 1, 1}, // pg_restore --clean
 		{`UPDATE generations SET system_identifier = 1`, 1, 1},
 		{`UPDATE generations SET timeline = 7`, 1, 0}, // a failover
-		{`CREATE SCHEMA s; CREATE FUNCTION s.pg_control_system(OUT system_identifier bigint) LANGUAGE plpgsql AS
-			$$BEGIN RAISE insufficient_privilege; END$$;
-			DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = s, pg_catalog, public', current_database()); END$$`,
-			0, 0},
+		{forbid, 0, 0},
 		{`UPDATE generations SET system_identifier = 1`, 0, 0}, // nobody can know
 		{`UPDATE generations SET database_oid = 1`, 1, 1},
-		{`DO $$BEGIN EXECUTE format('ALTER DATABASE %I RESET search_path', current_database()); END$$`, 0, 0},
+		{allow, 0, 0},
 	} {
 		exec(tc.sql)
+		forbidden.Store(tc.sql == forbid || forbidden.Load() && tc.sql != allow)
 		w.db.Reset()
 		before := dumps
 		for range 2 {

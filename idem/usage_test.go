@@ -175,3 +175,35 @@ func TestLeaseOfTheStore(t *testing.T) {
 		}
 	}
 }
+
+// A record has the hashes of the request's fields and the answer, and none of the request's values.
+// It lasts a week unless the request states a lifetime. Its two times enclose the effect.
+func TestWhatARecordHolds(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	var during time.Time
+	answer, err := b.Do(t.Context(), request("k", "a", `"a value of the request"`),
+		func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+			return []byte("the answer"), tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&during)
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var row, stored string
+	var created, completed time.Time
+	var life time.Duration
+	if err := b.db.QueryRow(t.Context(), `
+		SELECT k::text, convert_from(response, 'UTF8'), created_at, completed_at, expires_at - created_at FROM
+			idempotency_keys k`).Scan(&row, &stored, &created, &completed, &life); err != nil {
+		t.Fatal(err)
+	}
+	if stored != string(answer.Body) || strings.Contains(row, "a value of the request") {
+		t.Errorf("the record is %s", row)
+	}
+	if created.After(during) || completed.Before(during) {
+		t.Errorf("the record says from %s to %s, the effect was at %s", created, completed, during)
+	}
+	if (life - 7*24*time.Hour).Abs() > time.Second {
+		t.Errorf("the record lasts %s", life)
+	}
+}

@@ -88,11 +88,15 @@ func (l *lifecycle) prepare(context.Context) (err error) {
 		return err
 	}
 	tuneMemory(l.log)
-	if l.cfg.KeptUnasked {
-		l.log.Warn("messages are kept for ever; set MLSD_MESSAGE_RETENTION (a public service: 2160h), or to 0 if that is " +
-			"meant")
-	}
+	l.warn(l.cfg.Doubts())
 	return nil
+}
+
+// warn logs what the operator should change.
+func (l *lifecycle) warn(doubts []string) {
+	for _, doubt := range doubts {
+		l.log.Warn(doubt)
+	}
 }
 
 // startTraces makes the tracer before the other parts, so that it closes last and sends their
@@ -124,12 +128,17 @@ func (l *lifecycle) startDatabase(ctx context.Context) error {
 		l.databaseEnded = own.Done()
 		l.onClose(func(ctx context.Context) error { return stopDatabase(ctx, own) })
 	}
-	return nil
+	doubts, err := l.cfg.judgeDatabase(ctx)
+	l.warn(doubts)
+	return err
 }
 
 func (l *lifecycle) migrate(ctx context.Context) error {
 	l.shown.Step("making the schema", "")
-	return migrations.Up(ctx, l.databaseURL, migrations.Log(l.log))
+	if err := migrations.Up(ctx, l.databaseURL, migrations.Log(l.log)); err != nil {
+		return err
+	}
+	return l.cfg.claimDatabase(ctx, l.databaseURL, true)
 }
 
 // watchDatabase turns the log lines of an outage of the database into one line.

@@ -26,7 +26,7 @@ func TestOwnPostgreSQL(t *testing.T) {
 		test func(t *testing.T, dir string)
 	}{
 		{"cold start, then all pages", coldStart},
-		{"warm start; a second process is refused", secondProcess},
+		{"warm start; a second server is refused, and a command is not", secondProcess},
 		{"the address is in use", addressInUse},
 		{"PostgreSQL dies", postgreSQLDies},
 		{"start after that", func(t *testing.T, dir string) { boot(t, nil, "--data-dir", dir).stop() }},
@@ -107,7 +107,12 @@ func secondProcess(t *testing.T, dir string) {
 	s := boot(t, nil, "--data-dir", dir)
 	pid := postmaster(t, dir)
 	launch(t, nil, "--data-dir", dir).fails(dir+" is in use by process", "use another directory")
-	launch(t, nil, "--data-dir", dir, "migrate", "version").fails("is in use by process")
+	for _, command := range []string{"migrate version", "check-config --database"} {
+		asks := launch(t, nil, append([]string{"--data-dir", dir}, strings.Fields(command)...)...)
+		if err := asks.wait(); err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
 	if postmaster(t, dir) != pid || !alive(pid) {
 		t.Error("the second process disturbed the first one's PostgreSQL")
 	}
@@ -143,6 +148,10 @@ func postgreSQLDies(t *testing.T, dir string) {
 }
 
 func migrateOwn(t *testing.T, dir string) {
+	checked := launch(t, nil, "--data-dir", dir, "check-config", "--database")
+	if err := checked.wait(); err != nil {
+		t.Errorf("check-config: %v", err)
+	}
 	s := launch(t, nil, "--data-dir", dir, "migrate", "version")
 	if err := s.wait(); err != nil || s.stdout.String() != strconv.Itoa(newestMigration(t))+"\n" {
 		t.Errorf("migrate version: %q, %v", s.stdout, err)

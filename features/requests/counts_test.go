@@ -83,12 +83,12 @@ func TestConflictsAreKeptForAMonth(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c := newCounter(db)
-	c.Add(refused("EpochMismatch", "addMembers"))
+	c.Add(refused("IdempotencyConflict", "createConvo"))
 	flush(t, c)
 	pgtest.Age(t, db, "caller_counts", 29*24*time.Hour)
-	c.Add(refused("EpochMismatch", "addMembers"))
+	c.Add(refused("IdempotencyConflict", "createConvo"))
 	flush(t, c)
-	if n, hours := total(t, db, "EpochMismatch"); n != 2 || hours != 2 {
+	if n, hours := total(t, db, "IdempotencyConflict"); n != 2 || hours != 2 {
 		t.Errorf("after 29 days: %d in %d hours", n, hours)
 	}
 	if _, _, named := sumOf(callerCounts(t, db)); named != 1 {
@@ -96,7 +96,7 @@ func TestConflictsAreKeptForAMonth(t *testing.T) {
 	}
 	pgtest.Age(t, db, "caller_counts", 2*24*time.Hour)
 	flush(t, c)
-	if n, hours := total(t, db, "EpochMismatch"); n != 1 || hours != 1 {
+	if n, hours := total(t, db, "IdempotencyConflict"); n != 1 || hours != 1 {
 		t.Errorf("after 31 days: %d in %d hours", n, hours)
 	}
 }

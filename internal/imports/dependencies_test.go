@@ -33,3 +33,24 @@ func TestDependenciesAreDocumented(t *testing.T) {
 	}
 	moduletest.Table(t, "docs/DEPENDENCIES.md", "", want.String())
 }
+
+// The server is built on the libraries that its first design names.
+func TestStack(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	for _, p := range list(t, "-deps", "./cmd/mlsd") {
+		if below(p.ImportPath, module) {
+			for _, path := range p.Imports {
+				used[path] = true
+			}
+		}
+	}
+	for _, path := range []string{
+		"github.com/labstack/echo/v4", "github.com/jackc/pgx/v5/pgxpool", "github.com/google/uuid",
+		"github.com/bluesky-social/indigo/atproto/syntax",
+	} {
+		if !used[path] {
+			t.Errorf("no package of the server imports %s", path)
+		}
+	}
+}

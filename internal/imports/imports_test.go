@@ -68,7 +68,8 @@ func foreign() []foreignRule {
 		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
 			"features/attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest",
-			"internal/standby/standbytest", "internal/await", "internal/failpoint/failpointtest", "internal/moduletest",
+			"internal/standby/standbytest", "internal/await", "internal/failpoint/failpointtest",
+			"internal/limit/limittest", "internal/moduletest",
 			"internal/testdir", "internal/mutants",
 			"clientsim/xrpc/xrpctest", "clientsim/testbed/testbedtest",
 		}},

@@ -68,7 +68,8 @@ func Identity(identity string) Option { return func(s *spec) { s.identity = iden
 func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPackageRef) {
 	t.Helper()
 	now := time.Now()
-	s := spec{notBefore: now.Add(-time.Hour), notAfter: now.Add(30 * 24 * time.Hour), initKey: hpkeKey(t, d.Suite),
+	// Tests can set the database's clock back, by up to a day.
+	s := spec{notBefore: now.Add(-48 * time.Hour), notAfter: now.Add(30 * 24 * time.Hour), initKey: hpkeKey(t, d.Suite),
 		identity: d.DID}
 	for _, o := range options {
 		o(&s)

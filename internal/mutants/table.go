@@ -307,7 +307,7 @@ var mutants = []mutant{
 	{"a restored dump passes for its original", "events.TestDumpIsNoticed", []edit{
 		{"events.server.agrees", `return s.or(o)`, `s.database, s.table = o.database, o.table; return s.or(o)`}}},
 	{"commit-without-event", "convos.TestCommitWithoutEvent", []edit{
-		{"messages.AppendCommit", `, outboxed AS ( … ) SELECT seq`, ` SELECT seq`}}},
+		{"messages.appendEntry", `outbox.Queue(batch, convo, event)`, `_ = event`}}},
 	// Push
 	{"lost-fanout", "features/push.TestLostFanout", []edit{
 		{"messages.transaction.queuePushes", `d.Kind == mls.ContentTypeApplication {`, `d.Kind == 4 {`},
