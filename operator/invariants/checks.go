@@ -94,7 +94,8 @@ var convoChecks = []check{
 		) below ON true
 		WHERE c.id = ANY($1::uuid[]) AND t.level > 0 AND below.complete <> octet_length(t.hashes) / 32
 		UNION ALL
-		SELECT c.id, format('%s leaves are stored of a log of %s entries', t.n * 256 + octet_length(t.hashes) / 32, c.last_seq)
+		SELECT c.id, format('%s leaves are stored of a log of %s entries', t.n * 256 + octet_length(t.hashes) / 32,
+			c.last_seq)
 		FROM convos c JOIN log_tiles t ON t.convo_id = c.id
 		WHERE c.id = ANY($1::uuid[]) AND t.level = 0 AND t.n * 256 + octet_length(t.hashes) / 32 > c.last_seq`},
 	{"the epoch is the last commit's", `
@@ -167,7 +168,8 @@ var convoChecks = []check{
 		WHERE c.id = ANY($1::uuid[]) AND w.state IN ('available', 'in_flight')
 			AND NOT EXISTS (SELECT FROM members m WHERE m.convo_id = c.id AND m.did = w.recipient_did AND m.left_at IS NULL)`},
 	{"a Welcome's failures and its columns agree", `
-		SELECT c.id, format('Welcome %s is %s: %s failures in %s leases, the last at %s, silent: %s', w.id, w.state, w.failures,
+		SELECT c.id, format('Welcome %s is %s: %s failures in %s leases, the last at %s, silent: %s', w.id, w.state,
+			w.failures,
 			w.attempts, w.last_failed_at, w.silent)
 		FROM convos c JOIN welcomes w ON w.convo_id = c.id
 		WHERE c.id = ANY($1::uuid[]) AND ((w.failures > 0) <> (w.last_failure IS NOT NULL)
@@ -263,7 +265,8 @@ var peopleChecks = []check{
 			SELECT k.caller_did, p ->> 'did' AS did, p ->> 'keyPackageRef' AS ref
 			FROM idempotency_keys k
 			CROSS JOIN LATERAL jsonb_array_elements(convert_from(nullif(k.response, ''), 'UTF8')::jsonb -> 'keyPackages') AS p
-			WHERE k.caller_did = ANY($1::text[]) AND k.nsid = 'blue.catbird.mls.getKeyPackages' AND NOT (p ->> 'lastResort')::boolean
+			WHERE k.caller_did = ANY($1::text[]) AND k.nsid = 'blue.catbird.mls.getKeyPackages'
+				AND NOT (p ->> 'lastResort')::boolean
 		)
 		SELECT format('KeyPackage %s is in %s answers', ref, count(*)) FROM answered GROUP BY did, ref HAVING count(*) > 1
 		UNION ALL
@@ -294,12 +297,14 @@ var peopleChecks = []check{
 		WHERE did = ANY($1::text[]) AND state IN ('pending', 'sending') GROUP BY did, device_id, state HAVING count(*) > 1`},
 	{"a push job's state and its columns agree", `
 		SELECT format('push job %s is %s after %s attempts, ended at %s', id, state, attempts, ended_at) FROM push_jobs
-		WHERE did = ANY($1::text[]) AND ((state IN ('done', 'dead')) <> (ended_at IS NOT NULL) OR (state IN ('sending', 'dead') AND heard_by IS NOT NULL)
+		WHERE did = ANY($1::text[]) AND ((state IN ('done', 'dead')) <> (ended_at IS NOT NULL)
+			OR (state IN ('sending', 'dead') AND heard_by IS NOT NULL)
 			OR (state <> 'pending' AND attempts = 0 AND heard_by IS NULL))`},
 	{"nobody is pushed to for requests alone", `
 		SELECT format('push job %s of %s waits, and the person has accepted no convo', j.id, j.reason)
 		FROM push_jobs j
-		WHERE j.did = ANY($1::text[]) AND j.state = 'pending' AND NOT EXISTS (SELECT FROM members m WHERE m.did = j.did AND m.requested_at IS NULL)
+		WHERE j.did = ANY($1::text[]) AND j.state = 'pending'
+			AND NOT EXISTS (SELECT FROM members m WHERE m.did = j.did AND m.requested_at IS NULL)
 			AND NOT EXISTS (SELECT FROM received_invitations r WHERE r.did = j.did AND NOT r.request)
 			-- A job from before the last request may be for a convo that has become one again.
 			AND j.created_at > (SELECT max(m.requested_at) FROM members m WHERE m.did = j.did)`},
@@ -323,7 +328,8 @@ var streamChecks = []check{
 		FROM (
 			SELECT stream_seq - coalesce(cardinality(seqs), 1) + 1 AS first, lag(stream_seq, 1,
 				-- The row at $1 may have expired, with all before it.
-				CASE WHEN $1::bigint >= (SELECT min(first_seq) FROM event_days) THEN $1::bigint END) OVER (ORDER BY stream_seq) AS before
+				CASE WHEN $1::bigint >= (SELECT min(first_seq) FROM event_days) THEN $1::bigint END)
+				OVER (ORDER BY stream_seq) AS before
 			FROM events WHERE stream_seq > $1::bigint AND stream_seq <= $2::bigint
 		) e
 		WHERE first <> before + 1`},

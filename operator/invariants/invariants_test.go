@@ -188,7 +188,8 @@ func TestSharedRows(t *testing.T) {
 			SELECT convo_ids[1], stream_seq, day, ARRAY[stream_seq], seqs, sizes FROM events WHERE seqs IS NOT NULL`, true},
 		{`UPDATE convo_events SET seqs = ARRAY[seqs[1] + 1]`, false},
 		{`UPDATE convo_events SET seqs = ARRAY[seqs[1] - 1]`, true},
-		{`INSERT INTO convo_events SELECT convo_id, last + 100, day, ARRAY[last + 100], seqs, sizes FROM convo_events`, false},
+		{`INSERT INTO convo_events SELECT convo_id, last + 100, day, ARRAY[last + 100], seqs, sizes FROM convo_events`,
+			false},
 	} {
 		tag, err := db.Exec(t.Context(), step.sql)
 		if err != nil {
