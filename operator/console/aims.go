@@ -7,8 +7,8 @@ const mostFailures = .001
 
 // aim is a share that should stay small: of what failed among all.
 type aim struct {
-	Name, About, Link string
-	failed, all       total
+	Name, Link  string // Link leads to the reasons
+	failed, all total
 }
 
 // reached is how often an aim's counters have counted in the last hour of this node.
@@ -45,12 +45,11 @@ func outcomes(names ...string) matcher {
 func aims() []aim {
 	failed := []string{"InternalServerError", "ServiceUnavailable", "WelcomeNotFound"}
 	return []aim{
-		{"Fetches of a Welcome that failed", "the server failed, or had no Welcome for a member", "/welcomes",
+		{"Fetches of a Welcome that failed", "/welcomes",
 			counted(welcomeFetches, outcomes(failed...)), counted(welcomeFetches, outcomes(append(failed, "ok")...))},
-		{"Joins that failed", "devices have said so; their reasons", "/welcomes",
-
+		{"Joins that failed", "/welcomes",
 			counted(welcomeConfirms, outcomes("failure")), counted(welcomeConfirms, outcomes("success", "failure"))},
-		{"Requests that used a key again for other content", "by field and caller", "/idempotency",
+		{"Requests that used a key for other content", "/idempotency",
 			counted(keyUses, outcomes("conflict")), counted(requests, every)},
 	}
 }

@@ -84,14 +84,19 @@ func BenchmarkCheck(b *testing.B) {
 // fill writes convos with logs and people with KeyPackages, and returns the ids of the convos.
 func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 	b.Helper()
-	const perEpoch = 30
-	chunk := max(1, 100_000/convos)
+	const perEpoch, chunk = 30, 1000 // convos whose entries alternate
+	conn, err := db.Acquire(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Release()
 	exec := func(sql string, args ...any) {
 		b.Helper()
-		if _, err := db.Exec(b.Context(), sql, args...); err != nil {
+		if _, err := conn.Exec(b.Context(), sql, args...); err != nil {
 			b.Fatal(err)
 		}
 	}
+	exec(`SET statement_timeout = 0`)
 	exec(`CREATE TABLE bodies (convo_id uuid, kind smallint, epoch bigint, body bytea, PRIMARY KEY (convo_id, kind,
 			epoch))`)
 	padding := string(make([]byte, *benchBody))
@@ -109,7 +114,7 @@ func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 			bodies = append(bodies, []any{id, 3, epoch + 1, mlstest.Commit(group, epoch, padding)})
 		}
 	}
-	if _, err := db.CopyFrom(b.Context(), pgx.Identifier{"bodies"}, []string{"convo_id", "kind", "epoch", "body"},
+	if _, err := conn.CopyFrom(b.Context(), pgx.Identifier{"bodies"}, []string{"convo_id", "kind", "epoch", "body"},
 		pgx.CopyFromRows(bodies)); err != nil {
 		b.Fatal(err)
 	}
@@ -117,15 +122,16 @@ func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 		SELECT id, 'did:plc:' || who, CASE who WHEN 'alice' THEN 'creator' ELSE 'member' END, now(), 0
 		FROM convos, unnest('{alice,bob,carol}'::text[]) AS who`)
-	for from := 1; from <= entries; from += chunk { // in chunks, because of statement_timeout
+	for from := 0; from < convos; from += chunk {
 		exec(`
 			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 			SELECT convo_id, seq, kind, CASE seq % 2 WHEN 0 THEN 'did:plc:alice' ELSE 'did:plc:bob' END, epoch, body,
 				'addMembers:' || gen_random_uuid(), decode(md5(seq::text), 'hex'),
 				date_trunc('day', now()) + seq * interval '1 second'
-			FROM generate_series($1::bigint, $2::bigint) AS seq
-			JOIN bodies ON kind = CASE seq % $3::bigint WHEN 0 THEN 3 ELSE 1 END AND epoch = 1 + seq / $3::bigint
-			ORDER BY seq, convo_id`, from, min(from+chunk-1, entries), perEpoch)
+			FROM unnest($1::uuid[]) AS c (convo_id) CROSS JOIN generate_series(1, $2::bigint) AS seq
+			JOIN bodies USING (convo_id)
+			WHERE kind = CASE seq % $3::bigint WHEN 0 THEN 3 ELSE 1 END AND epoch = 1 + seq / $3::bigint
+			ORDER BY seq, convo_id`, ids[from:min(from+chunk, convos)], entries, perEpoch)
 	}
 	exec(`
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
@@ -143,15 +149,16 @@ func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 				current_date + 1);
 		END
 		$$`)
-	for from := 1; from <= entries; from += chunk {
+	for from := 0; from < convos; from += chunk {
 		exec(`
 			INSERT INTO events (stream_seq, day, kind, convo_id, seq, size, created_at)
 			SELECT (SELECT head FROM stream) + row_number() OVER (ORDER BY seq, convo_id), current_date, kind, convo_id, seq,
 				1024, created_at
-			FROM messages WHERE seq BETWEEN $1 AND $2`, from, min(from+chunk-1, entries))
+			FROM messages WHERE convo_id = ANY($1)`, ids[from:min(from+chunk, convos)])
 		exec(`UPDATE stream SET head = (SELECT max(stream_seq) FROM events), day = current_date`)
 	}
 	exec(`INSERT INTO event_days VALUES (current_date, 1)`)
+	exec(`UPDATE convo_events_end SET last = head FROM stream`)
 	for from := 0; from < *benchPeople; from += 1000 {
 		exec(`
 			WITH package AS (

@@ -169,8 +169,7 @@ var convoChecks = []check{
 			AND NOT EXISTS (SELECT FROM members m WHERE m.convo_id = c.id AND m.did = w.recipient_did AND m.left_at IS NULL)`},
 	{"a Welcome's failures and its columns agree", `
 		SELECT c.id, format('Welcome %s is %s: %s failures in %s leases, the last at %s, silent: %s', w.id, w.state,
-			w.failures,
-			w.attempts, w.last_failed_at, w.silent)
+			w.failures, w.attempts, w.last_failed_at, w.silent)
 		FROM convos c JOIN welcomes w ON w.convo_id = c.id
 		WHERE c.id = ANY($1::uuid[]) AND ((w.failures > 0) <> (w.last_failure IS NOT NULL)
 			OR (w.failures > 0) <> (w.last_failed_at IS NOT NULL) OR w.failures > w.attempts
