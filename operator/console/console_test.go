@@ -328,19 +328,3 @@ func TestNowWithoutADatabase(t *testing.T) {
 		return strings.Contains(line, `"fault":"`+fault) && strings.Contains(line, `"mlsd_welcomesavailable":"–"`)
 	})
 }
-
-// The page Welcomes shows the share of failures beside what is tolerated, and the page Now shows
-// messages that were sent twice.
-func TestFailuresAreShown(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, operator.Tokens{})
-	page := b.get("/welcomes")
-	for _, want := range []string{"Failures in the last hour", "Fetches by members", "Joins that devices reported", "0.1 %"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page Welcomes has no %q", want)
-		}
-	}
-	if !strings.Contains(b.get("/"), "Messages sent twice") {
-		t.Error("the page Now does not count messages that were sent twice")
-	}
-}

@@ -17,9 +17,8 @@ const (
 
 // sample holds the values of all lines of all charts at one time.
 type sample struct {
-	at       time.Time
-	values   []float64      // in the order of the charts and their lines
-	failures [2]failureRate // since the node began
+	at     time.Time
+	values []float64 // in the order of the charts and their lines
 }
 
 // history is the last hour of this node. It is only in memory.
@@ -45,9 +44,7 @@ func (h *history) add(now time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.last.at.IsZero() {
-		s := h.between(h.last, r)
-		s.failures = failureRates(r)
-		h.samples = append(h.samples, s)
+		h.samples = append(h.samples, h.between(h.last, r))
 		h.samples = h.samples[max(0, len(h.samples)-kept):]
 	}
 	h.before, h.last = h.last, r

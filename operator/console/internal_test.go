@@ -201,9 +201,9 @@ func TestDrawing(t *testing.T) {
 	lines := []chart{{Key: "k", Title: "T", unit: count, Lines: []line{{Name: "one"}}}}
 	var samples []sample
 	for i, v := range []float64{0, 5, math.NaN(), 10} {
-		samples = append(samples, sample{at: noon.Add(time.Duration(i) * 2 * time.Minute), values: []float64{v}})
+		samples = append(samples, sample{noon.Add(time.Duration(i) * 2 * time.Minute), []float64{v}})
 	}
-	d := draw(lines, samples, sample{at: noon.Add(10 * time.Minute), values: []float64{3}})[0]
+	d := draw(lines, samples, sample{noon.Add(10 * time.Minute), []float64{3}})[0]
 	if d.Top != "10" || d.Since != "10 min ago" || d.Lines[0].Now != "3" ||
 		d.Lines[0].Path != "M4.0 102.0h0L74.4 60.0M215.2 18.0h0" {
 		t.Errorf("%+v", d)
@@ -211,7 +211,7 @@ func TestDrawing(t *testing.T) {
 	if want := "In the last hour: one: now 3, at most 10."; d.Spoken != want {
 		t.Errorf("spoken: %s", d.Spoken)
 	}
-	empty := draw(lines, nil, sample{at: noon, values: []float64{math.NaN()}})[0]
+	empty := draw(lines, nil, sample{noon, []float64{math.NaN()}})[0]
 	if empty.Lines[0].Now != "–" || empty.Lines[0].Path != "" || empty.Spoken != "There are no values yet." {
 		t.Errorf("without values: %+v", empty)
 	}

@@ -92,7 +92,6 @@ var stocks = []stock{
 	{"Oldest event that waits", "mlsd_outbox_oldest_seconds", "", "", seconds, true, false},
 	{"Erasures that run", "mlsd_erasures_running", "", "", count, true, false},
 	{"Reservations that are stuck", "mlsd_reservations_stuck", "", "", count, true, true},
-	{"Messages sent twice", "mlsd_messages_repeated", "", "", count, false, true},
 	{"Rows that are overdue", "mlsd_overdue_rows", "", "", count, true, true},
 }
 

@@ -18,8 +18,7 @@ type welcomesPage struct {
 	Steps   []funnelStep // available, in_flight and consumed, then the other states
 	Reasons []operator.ErrorCount
 	Exact   bool
-	Spoken  string         // the drawing in words
-	Rates   [2]failureRate // of this node, in the last hour
+	Spoken  string // the drawing in words
 
 	Chosen string // what the list shows: a state, or failedJoins
 	List   []operator.Welcome
@@ -60,7 +59,7 @@ const (
 
 // welcomes shows how many Welcomes are in each state, and lists the Welcomes in one of them.
 func (c *Console) welcomes(ctx context.Context, r *Request) (any, error) {
-	p := welcomesPage{Chosen: r.Query.Get("state"), Rates: c.history.failures()}
+	p := welcomesPage{Chosen: r.Query.Get("state")}
 	known := slices.ContainsFunc(funnelStates, func(s funnelStep) bool { return s.State == p.Chosen })
 	if p.Chosen != "" && p.Chosen != failedJoins && !known {
 		return nil, operator.BadRequest("there is no such state of Welcomes")
