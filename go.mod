@@ -24,6 +24,7 @@ require (
 	golang.org/x/sync v0.24.0 // goroutine groups, semaphores; kept by: Go; instead: 100 lines
 	golang.org/x/term v0.47.0 // is the output a terminal?; kept by: Go; instead: an ioctl
 	golang.org/x/time v0.16.0 // token buckets; kept by: Go; instead: 60 lines
+	golang.org/x/tools v0.51.0 // tests: goimports for mutants; kept by: Go; instead: 70 lines
 	pgregory.net/rapid v1.3.0 // tests: random inputs that shrink; kept by: one person; instead: `testing.F`
 )
 

@@ -22,6 +22,7 @@ import (
 	"mlsd/features/attachments/s3store"
 	"mlsd/features/attachments/storetest"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/tombstone"
 )
@@ -145,9 +146,7 @@ func TestPartOfAClientThatHangsUp(t *testing.T) {
 	w := newWorld(t, inMemory, faulty)
 	alice := w.user()
 	f := alice.announce(alice.create(), 100)
-	if err := w.faults.Arm(failpoint.BeforeCommit, attachments.NSIDPut, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, w.faults, failpoint.BeforeCommit, attachments.NSIDPut, failpoint.Pause)
 	ctx, hangUp := context.WithCancel(t.Context())
 	gone := *f
 	gone.by = alice.on(w.server)
@@ -175,9 +174,7 @@ func TestPartThatIsNotRecorded(t *testing.T) {
 			w := newWorld(t, inMemory, faulty)
 			alice := w.user()
 			f := alice.announce(alice.create(), 100)
-			if err := w.faults.Arm(point, attachments.NSIDPut, failpoint.Error); err != nil {
-				t.Fatal(err)
-			}
+			failpointtest.Arm(t, w.faults, point, attachments.NSIDPut, failpoint.Error)
 			if a := f.put(1); a.status == http.StatusOK {
 				t.Error("the failure was not answered")
 			}
@@ -415,9 +412,7 @@ func TestMessageNamesItsAttachmentWithoutItsSender(t *testing.T) {
 	f.get(dave).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
 	pgtest.Age(t, w.db, "attachments", 50*time.Hour, "kept_from")
 
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, w.faults, failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Pause)
 	ctx, hangUp := context.WithCancel(t.Context())
 	gone := alice.on(w.server)
 	gone.w.ctx = ctx
@@ -446,9 +441,7 @@ func TestMessageThatIsNotStoredNamesNothing(t *testing.T) {
 	f := alice.attach(c, 1000)
 	alice.send(c, "of the attachment's place")
 	alice.add(c, dave)
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, w.faults, failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Error)
 	message := f.naming(alice)
 	alice.post(mlsapi.NSIDSendMessage, message).unavailable()
 	f.get(dave).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)

@@ -30,6 +30,7 @@ import (
 	"mlsd/features/attachments/storetest"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/tombstone"
@@ -572,9 +573,7 @@ func TestAttachmentStepsFail(t *testing.T) {
 			alice := w.user()
 			c := alice.create()
 			f := &file{by: alice, convo: c, body: newFile(t, 2*attachments.PartSize+77)}
-			if err := w.faults.Arm(at.point, at.nsid, failpoint.Error); err != nil {
-				t.Fatal(err)
-			}
+			failpointtest.Arm(t, w.faults, at.point, at.nsid, failpoint.Error)
 			in := announcement(c, f.body)
 			attempt := func(call func() answer) answer {
 				a := call()
@@ -618,9 +617,7 @@ func TestAttachmentTakeover(t *testing.T) {
 	f := alice.announce(c, 3*attachments.PartSize+1)
 	f.upload()
 	other := w.boot()
-	if err := w.faults.Arm(failpoint.AfterCommit, attachments.NSIDCheck, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, w.faults, failpoint.AfterCommit, attachments.NSIDCheck, failpoint.Pause)
 	reached := w.faults.Reached(failpoint.AfterCommit, attachments.NSIDCheck)
 	first := make(chan answer, 1)
 	go func() { first <- f.complete(alice) }()

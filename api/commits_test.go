@@ -15,6 +15,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/serviceauth/authtest"
 )
@@ -109,18 +110,10 @@ func TestMaxPlusOne(t *testing.T) {
 	c := alice.create(bob)
 	by := []*user{alice, bob.on(w.boot())}
 	seqs := map[int64]bool{}
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
+	sends := func(i int, body string) func() answer {
+		return func() answer { return by[i].post(mlsapi.NSIDSendMessage, by[i].message(c, body)) }
 	}
-	pair := make(chan answer, 2)
-	go func() { pair <- by[0].post(mlsapi.NSIDSendMessage, by[0].message(c, "in COMMIT")) }()
-	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
-	go func() { pair <- by[1].post(mlsapi.NSIDSendMessage, by[1].message(c, "beside it")) }()
-	for len(pair) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
-	}
-	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDSendMessage)
-	answers := []answer{<-pair, <-pair}
+	answers := w.inCommit(mlsapi.NSIDSendMessage, sends(0, "in COMMIT"), sends(1, "beside it"))
 	for round := range rounds {
 		answers = append(answers, together(each, func(i int) answer {
 			return by[i%2].post(mlsapi.NSIDSendMessage, by[i%2].message(c, fmt.Sprint("message ", round, i)))
@@ -304,9 +297,7 @@ func TestGroupInfoLate(t *testing.T) {
 	bob := w.user()
 	in := alice.addition(c, bob)
 	in.GroupInfo = alice.groupInfo(c.group, 1, bob)
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDAddMembers, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, w.faults, failpoint.BeforeCommit, mlsapi.NSIDAddMembers, failpoint.Error)
 	if a := alice.post(mlsapi.NSIDAddMembers, in); a.status < 500 {
 		t.Fatalf("the failed commit is answered with %d", a.status)
 	}

@@ -14,7 +14,9 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
 	"mlsd/mls"
 )
 
@@ -431,16 +433,13 @@ func TestBlockDeclinesWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDCreateConvo, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, w.faults, failpoint.BeforeCommit, mlsapi.NSIDCreateConvo, failpoint.Pause)
 	in := alice.creation(newGroup(t), bob)
 	created, blocked := make(chan answer, 1), make(chan answer, 1)
 	go func() { created <- alice.post(mlsapi.NSIDCreateConvo, in) }()
 	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDCreateConvo)
 	go func() { blocked <- bob.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: alice.did()}) }()
-	for len(blocked) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	for len(blocked) == 0 && pgtest.LockWaits(t, w.db) == 0 {
 		runtime.Gosched()
 	}
 	if len(blocked) > 0 {

@@ -99,21 +99,18 @@ func TestHiddenReturnAndRotation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
-	group := newGroup(t)
-	in := alice.creation(group, bob)
-	in.GroupInfo = alice.groupInfo(group, 1, bob)
-	view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
-	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: view.ID}).ok()
-	add := alice.addition(&convo{view.ID, group, 1}, bob)
+	c, _ := alice.createWithInfo(bob)
+	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
+	add := alice.addition(c, bob)
 	bob.Device = bob.Device.Again()
-	add.GroupInfo = alice.groupInfo(group, 2, bob)
+	add.GroupInfo = alice.groupInfo(c.group, 2, bob)
 	alice.post(mlsapi.NSIDAddMembers, add).ok()
 
 	rotated := bob.device()
-	rotated.Device.Update(t, group, 1)
+	rotated.Device.Update(t, c.group, 1)
 	alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{
-		ConvoID: view.ID, Commit: mlstest.Commit(group, 2, "with bob's Update"),
-		GroupInfo: alice.groupInfo(group, 3, rotated),
+		ConvoID: c.id, Commit: mlstest.Commit(c.group, 2, "with bob's Update"),
+		GroupInfo: alice.groupInfo(c.group, 3, rotated),
 	}).ok()
 }
 
@@ -122,21 +119,18 @@ func TestRemovalBesideTheUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, mallory := w.user(), w.user()
-	group := newGroup(t)
-	in := alice.creation(group, mallory)
-	in.GroupInfo = alice.groupInfo(group, 1, mallory)
-	view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
+	c, info := alice.createWithInfo(mallory)
 	unknown := mlstest.ByReference(make([]byte, 32))
 	for _, proposals := range [][][]byte{{mlstest.ByValue(mlstest.Remove(0))},
 		{mlstest.ByValue(mlstest.Remove(0)), unknown}} {
-		commit := mallory.Device.PublicCommit(t, in.GroupInfo, 1, false, proposals...)
+		commit := mallory.Device.PublicCommit(t, info, 1, false, proposals...)
 		if a := mallory.post(mlsapi.NSIDSubmitCommit,
-			&mlsapi.SubmitCommitInput{ConvoID: view.ID, Commit: commit}); a.status == http.StatusOK {
+			&mlsapi.SubmitCommitInput{ConvoID: c.id, Commit: commit}); a.status == http.StatusOK {
 			t.Fatalf("mallory has removed alice: %s", a.body)
 		}
 	}
-	commit := mallory.Device.PublicCommit(t, in.GroupInfo, 1, false, unknown)
-	mallory.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: view.ID, Commit: commit}).ok()
+	commit := mallory.Device.PublicCommit(t, info, 1, false, unknown)
+	mallory.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: c.id, Commit: commit}).ok()
 }
 
 // An external commit can remove an older device of the same person. It cannot remove a device of
@@ -186,23 +180,20 @@ func TestOwnRemoval(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
-	group := newGroup(t)
-	in := alice.creation(group, bob)
-	in.GroupInfo = alice.groupInfo(group, 1, bob)
-	view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
+	c, info := alice.createWithInfo(bob)
 	commit := func(proposer *user, leaf uint32) answer {
 		t.Helper()
-		proposal, ref := proposer.Device.PublicProposal(t, in.GroupInfo, leaf, mlstest.Remove(1))
+		proposal, ref := proposer.Device.PublicProposal(t, info, leaf, mlstest.Remove(1))
 		proposer.post(mlsapi.NSIDSendMessage, &mlsapi.SendMessageInput{
-			ConvoID: view.ID, SenderDID: proposer.did(), Epoch: 1, Ciphertext: proposal,
+			ConvoID: c.id, SenderDID: proposer.did(), Epoch: 1, Ciphertext: proposal,
 		}).ok()
 		return alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{
-			ConvoID: view.ID, Commit: alice.Device.PublicCommit(t, in.GroupInfo, 0, true, mlstest.ByReference(ref)),
+			ConvoID: c.id, Commit: alice.Device.PublicCommit(t, info, 0, true, mlstest.ByReference(ref)),
 		})
 	}
 	commit(alice, 0).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
 	commit(bob, 1).ok()
-	if level := *alice.convo(&convo{id: view.ID}).CommitLevel; level != "verified" {
+	if level := *alice.convo(c).CommitLevel; level != "verified" {
 		t.Fatalf("the level is %s", level)
 	}
 }

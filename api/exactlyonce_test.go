@@ -9,6 +9,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 )
 
 // A hundred identical requests over two nodes have one effect, and all get the same answer.
@@ -219,9 +220,7 @@ func TestClientGone(t *testing.T) {
 // arm makes the next write of r's method do action at point.
 func (w *world) arm(point string, r request, action failpoint.Action) {
 	w.t.Helper()
-	if err := w.faults.Arm(point, r.nsid, action); err != nil {
-		w.t.Fatal(err)
-	}
+	failpointtest.Arm(w.t, w.faults, point, r.nsid, action)
 }
 
 // pause sends r and returns when its write is just before COMMIT. There the write waits for resume.

@@ -327,8 +327,7 @@ func TestHealthChecksOfProxies(t *testing.T) {
 	})
 	health := func(address string) answer {
 		r := httptest.NewRequest(http.MethodGet, "/xrpc/_health", nil)
-		r.RemoteAddr = address + ":1234"
-		return w.answer(w.server, r)
+		return w.answerTo(address, r)
 	}
 	for range 20 {
 		health("192.0.2.7").ok()

@@ -14,6 +14,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
 	"mlsd/people/quota"
 )
 
@@ -131,7 +132,7 @@ func TestDeliveriesAtOnce(t *testing.T) {
 	for i, in := range inputs {
 		all.Go(func() { answers[i] = evil.post(mlsapi.NSIDDeliverInvitation, in) })
 	}
-	w.waitForLocks(2) // a caller has no more
+	pgtest.AwaitLockWaits(w.t, w.db, 2) // a caller has no more
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -144,17 +145,6 @@ func TestDeliveriesAtOnce(t *testing.T) {
 	}
 	if taken != 1 {
 		t.Errorf("%d invitations of one inviter were taken, want 1", taken)
-	}
-}
-
-// waitForLocks waits until n statements wait for locks.
-func (w *world) waitForLocks(n int) {
-	w.t.Helper()
-	const waiting = `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`
-	for w.count(waiting) < n {
-		if w.t.Context().Err() != nil {
-			return
-		}
 	}
 }
 
@@ -172,32 +162,21 @@ func TestSlowHomesOfReceipts(t *testing.T) {
 				`"keyPackageRef":"00","cipherSuite":1,"claimant":%q}`,
 				peer, w.user().did(), time.Now().Add(time.Minute).Unix(), claimant.did())) + "." + encoded(make([]byte, 64))
 	}
-	asked, released := make(chan struct{}, 2*most), make(chan struct{})
-	slow := true
-	r.asked = func() {
-		if slow {
-			asked <- struct{}{}
-			<-released
-		}
-	}
+	slow := r.hang()
 	add := func(u *user, address string) answer {
 		in := &mlsapi.AddMembersInput{ConvoID: uuid.NewString(), DIDList: []syntax.DID{bob.did()}, IdempotencyKey: newKey()}
 		for range 2 * most {
 			in.Receipts = append(in.Receipts, receipt(u))
 		}
 		q := w.request(http.MethodPost, mlsapi.NSIDAddMembers, nil, encode(in), u.authorization(mlsapi.NSIDAddMembers))
-		q.RemoteAddr = address + ":1234"
-		return w.answer(w.server, q)
+		return w.answerTo(address, q)
 	}
 	var waiting sync.WaitGroup
 	waiting.Go(func() { add(alice, "203.0.113.1") })
-	for range most {
-		<-asked
-	}
-	slow = false
+	slow.await(most)
 	add(bob, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
 	add(carol, "203.0.113.2").fails(http.StatusBadRequest, "InvalidReceipt")
-	close(released)
+	close(slow.released)
 	waiting.Wait()
 }
 
@@ -235,30 +214,19 @@ func TestSlowHomesOfErasures(t *testing.T) {
 	for i := range people {
 		people[i] = w.user()
 	}
-	asked, released := make(chan struct{}, most), make(chan struct{})
-	slow := true
-	r.asked = func() {
-		if slow {
-			asked <- struct{}{}
-			<-released
-		}
-	}
+	slow := r.hang()
 	erase := func(i int, address string) answer {
 		q := w.request(http.MethodPost, mlsapi.NSIDDeliverErasure, nil,
 			encode(&mlsapi.DeliverErasureInput{DID: people[i].did()}), evil.authorization(mlsapi.NSIDDeliverErasure))
-		q.RemoteAddr = address + ":1234"
-		return w.answer(w.server, q)
+		return w.answerTo(address, q)
 	}
 	var waiting sync.WaitGroup
 	for i := range most {
 		waiting.Go(func() { erase(i, "203.0.113.1") })
 	}
-	for range most {
-		<-asked
-	}
-	slow = false
+	slow.await(most)
 	erase(most, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
 	erase(most+1, "203.0.113.2").fails(http.StatusForbidden, "NotPermitted")
-	close(released)
+	close(slow.released)
 	waiting.Wait()
 }

@@ -25,6 +25,7 @@ import (
 	"mlsd/features/network"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth/authtest"
@@ -209,9 +210,7 @@ func TestInvitationIsThereOnce(t *testing.T) {
 	}
 	now = now.Add(time.Minute)
 	pgtest.Age(t, here.db, "sent_invitations", time.Minute)
-	if err := here.faults.Arm(failpoint.AfterWork, idem.NSIDInvitation, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, here.faults, failpoint.AfterWork, idem.NSIDInvitation, failpoint.Error)
 	here.deliver(s)
 	pgtest.Age(t, here.db, "sent_invitations", time.Hour)
 	pgtest.Age(t, here.db, "idempotency_keys", time.Hour)

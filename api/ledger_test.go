@@ -13,7 +13,6 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
@@ -102,18 +101,8 @@ func TestDrain(t *testing.T) {
 	}
 	answers := together(limit-2, claim)
 	// One KeyPackage is left. A claim of it is in its COMMIT when another begins.
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDGetKeyPackages, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
-	pair := make(chan answer, 2)
-	go func() { pair <- claim(limit) }()
-	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDGetKeyPackages)
-	go func() { pair <- claim(limit + 1) }()
-	for len(pair) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
-	}
-	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDGetKeyPackages)
-	answers = append(answers, <-pair, <-pair)
+	answers = append(answers, w.inCommit(mlsapi.NSIDGetKeyPackages,
+		func() answer { return claim(limit) }, func() answer { return claim(limit + 1) })...)
 	answers = append(answers, together(tries-limit, claim)...)
 	for i, a := range answers {
 		out := read[mlsapi.GetKeyPackagesOutput](t, a.ok())

@@ -63,6 +63,32 @@ type registry struct {
 	asked  func()                // is called when a home is looked up
 }
 
+// hanging are look-ups that do not end.
+type hanging struct {
+	asked, released chan struct{}
+	over            bool // later look-ups do not hang
+}
+
+// hang lets look-ups of homes hang, until they are released.
+func (r *registry) hang() *hanging {
+	h := &hanging{asked: make(chan struct{}, 64), released: make(chan struct{})}
+	r.asked = func() {
+		if !h.over {
+			h.asked <- struct{}{}
+			<-h.released
+		}
+	}
+	return h
+}
+
+// await returns when n look-ups hang. Later ones do not.
+func (h *hanging) await(n int) {
+	for range n {
+		<-h.asked
+	}
+	h.over = true
+}
+
 // newRegistry returns worlds with these DIDs. They know each other.
 func newRegistry(t *testing.T, dids ...syntax.DID) (*registry, []*world) {
 	t.Helper()
@@ -351,31 +377,20 @@ func TestSlowHomes(t *testing.T) {
 	for i := range users {
 		users[i] = w.user()
 	}
-	asked, released := make(chan struct{}, most), make(chan struct{})
-	slow := true
-	r.asked = func() {
-		if slow {
-			asked <- struct{}{}
-			<-released
-		}
-	}
+	slow := r.hang()
 	find := func(i int, address string) answer {
 		q := w.request(http.MethodGet, mlsapi.NSIDGetDeliveryService, url.Values{"did": {users[0].did().String()}}, nil,
 			users[i].authorization(mlsapi.NSIDGetDeliveryService))
-		q.RemoteAddr = address + ":1234"
-		return w.answer(w.server, q)
+		return w.answerTo(address, q)
 	}
 	var waiting sync.WaitGroup
 	for i := range most {
 		waiting.Go(func() { find(i, "203.0.113.1").ok() })
 	}
-	for range most {
-		<-asked
-	}
-	slow = false
+	slow.await(most)
 	find(most, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
 	find(most+1, "203.0.113.2").ok()
-	close(released)
+	close(slow.released)
 	waiting.Wait()
 }
 

@@ -14,6 +14,7 @@ import (
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/people/quota"
 )
@@ -442,9 +443,7 @@ func TestFailedWritesDoNotCount(t *testing.T) {
 	late := alice.message(c, "late")
 	late.Epoch, late.Ciphertext = 7, mlstest.Message(c.group, 7, "late")
 	alice.post(mlsapi.NSIDSendMessage, late).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, w.faults, failpoint.BeforeCommit, mlsapi.NSIDSendMessage, failpoint.Error)
 	lost := alice.message(c, "lost")
 	if a := alice.post(mlsapi.NSIDSendMessage, lost); a.status < http.StatusInternalServerError {
 		t.Fatalf("status %d", a.status)

@@ -15,7 +15,6 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/features/reports"
-	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
 	"mlsd/people/quota"
 )
@@ -159,18 +158,10 @@ func TestReportBytes(t *testing.T) {
 		alice.post(mlsapi.NSIDReportConvo, alice.report(c, "more")).ok()
 	}
 	// There is room for one more. Of two at once, the second waits for the first one.
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDReportConvo, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
-	pair, last, more := make(chan answer, 2), alice.report(c, "the last one"), bob.report(c, "one too many")
-	go func() { pair <- alice.post(mlsapi.NSIDReportConvo, last) }()
-	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDReportConvo)
-	go func() { pair <- bob.post(mlsapi.NSIDReportConvo, more) }()
-	for len(pair) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
-	}
-	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDReportConvo)
-	statuses := []int{(<-pair).status, (<-pair).status}
+	last, more := alice.report(c, "the last one"), bob.report(c, "one too many")
+	pair := w.inCommit(mlsapi.NSIDReportConvo, func() answer { return alice.post(mlsapi.NSIDReportConvo, last) },
+		func() answer { return bob.post(mlsapi.NSIDReportConvo, more) })
+	statuses := []int{pair[0].status, pair[1].status}
 	slices.Sort(statuses)
 	if n := w.count(`SELECT count(*) FROM abuse_reports`); n != 5 ||
 		!slices.Equal(statuses, []int{http.StatusOK, http.StatusTooManyRequests}) {
@@ -301,22 +292,14 @@ func TestRepeatedReportsWaitForNone(t *testing.T) {
 	c := alice.create(bob)
 	first, both := alice.report(c, "first"), bob.report(c, "twice at once")
 	kept := string(alice.post(mlsapi.NSIDReportConvo, first).ok())
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDReportConvo, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
-	pair := make(chan answer, 2)
-	send := func() { pair <- bob.post(mlsapi.NSIDReportConvo, both) }
-	go send()
-	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDReportConvo) // it has the lock
-	if again := string(alice.post(mlsapi.NSIDReportConvo, first).ok()); again != kept {
-		t.Errorf("the repetition got %s, the first answer was %s", again, kept)
-	}
-	go send()
-	for len(pair) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
-	}
-	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDReportConvo)
-	if a, b := string((<-pair).ok()), string((<-pair).ok()); a != b {
+	send := func() answer { return bob.post(mlsapi.NSIDReportConvo, both) }
+	pair := w.inCommit(mlsapi.NSIDReportConvo, send, func() answer { // the first one has the lock
+		if again := alice.post(mlsapi.NSIDReportConvo, first); string(again.body) != kept {
+			t.Errorf("the repetition got %s, the first answer was %s", again.body, kept)
+		}
+		return send()
+	})
+	if a, b := string(pair[0].ok()), string(pair[1].ok()); a != b {
 		t.Errorf("the same report has the answers %s and %s", a, b)
 	}
 	if n := w.count(`SELECT count(*) FROM abuse_reports`); n != 2 {

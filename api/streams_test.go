@@ -25,6 +25,7 @@ import (
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
+	"mlsd/internal/await"
 	"mlsd/outbox"
 )
 
@@ -799,12 +800,9 @@ func TestDoubtedWhileBeingSent(t *testing.T) {
 	_, _ = alice.raw(4 << 10)                              // reads nothing
 	dead := h.next(t)
 	dead.events <- large(1, 4<<20)
-	for deadline := time.Now().Add(time.Minute); dead.believed.Load() != -1 || answering.believed.Load() != 1; {
-		if time.Now().After(deadline) {
-			t.Fatalf("dead: %d, alive: %d", dead.believed.Load(), answering.believed.Load())
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	await.Until(t, "one is alive, and one is dead", func() bool {
+		return dead.believed.Load() == -1 && answering.believed.Load() == 1
+	})
 }
 
 // A client that has stopped reading does not delay a shutdown.

@@ -1,13 +1,14 @@
 package api_test
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/await"
 	"mlsd/internal/mlstest"
 )
 
@@ -23,11 +24,7 @@ func (u *user) devices(n int) []*mlstest.Device {
 // waitForPlaces waits until n requests wait for a place to verify in.
 func (w *world) waitForPlaces(n int) {
 	w.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); w.server.WaitingForPlaces() < n; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%d of %d requests wait for a place", w.server.WaitingForPlaces(), n)
-		}
-	}
+	await.Until(w.t, fmt.Sprint(n, " requests wait for a place"), func() bool { return w.server.WaitingForPlaces() >= n })
 }
 
 // H1: the GroupInfo of a new convo was verified on a connection of the database. 20 callers whose

@@ -13,6 +13,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 )
 
 // phone is a device with real MLS.
@@ -513,9 +514,7 @@ func TestPublicGroupIsOfTheCommit(t *testing.T) {
 	c := alice.found(bob)
 	in := submit(c, must(bob.group.StageUpdate())(w))
 	before := w.digest()
-	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDSubmitCommit, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, w.faults, failpoint.BeforeCommit, mlsapi.NSIDSubmitCommit, failpoint.Error)
 	if a := bob.post(mlsapi.NSIDSubmitCommit, in); a.status < 500 {
 		t.Fatalf("the failed commit is answered with %d", a.status)
 	}

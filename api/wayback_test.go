@@ -234,18 +234,17 @@ func TestReplacedWithItsOwnKey(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		w := newWorld(t)
 		alice, bob := w.user(), w.user()
-		group := newGroup(t)
-		in := alice.creation(group, bob)
+		var c *convo
 		if known {
-			in.GroupInfo = alice.groupInfo(group, 1, bob)
+			c, _ = alice.createWithInfo(bob)
+		} else {
+			c = alice.create(bob)
 		}
-		view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
-		c := &convo{id: view.ID, group: group, epoch: view.Epoch}
 		addition := alice.addition(c, bob)
 		try := func(bobs ...*mlstest.Device) answer {
 			again := *addition
 			again.IdempotencyKey = newKey()
-			again.GroupInfo = mlstest.GroupInfo(t, group, 2, append([]*mlstest.Device{alice.Device}, bobs...)...)
+			again.GroupInfo = mlstest.GroupInfo(t, c.group, 2, append([]*mlstest.Device{alice.Device}, bobs...)...)
 			return alice.post(mlsapi.NSIDAddMembers, &again)
 		}
 		says := func(a answer, part string) {
@@ -295,11 +294,8 @@ func TestConsumedSaysTheWayBack(t *testing.T) {
 	lost(alice.create(bob), false, invitation)
 	lost(alice.create(bob), true, commit)
 	known := func() *convo {
-		group := newGroup(t)
-		in := alice.creation(group, bob)
-		in.GroupInfo = alice.groupInfo(group, 1, bob)
-		view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
-		return &convo{id: view.ID, group: group, epoch: view.Epoch}
+		c, _ := alice.createWithInfo(bob)
+		return c
 	}
 	lost(known(), false, external)
 	lost(known(), true, external)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/pgtest"
 )
 
 // X6: a commit that ends Welcomes of a person in several steps locks all of them first, in the order
@@ -38,8 +39,7 @@ func TestCommitLocksWelcomesInOrder(t *testing.T) {
 			IdempotencyKey: newKey(),
 		})
 	}()
-	for len(removed) == 0 && w.count(`
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	for len(removed) == 0 && pgtest.LockWaits(t, w.db) == 0 {
 	}
 	w.exec(`SELECT FROM welcomes WHERE recipient_did = $1 AND device_id <> 'tablet' FOR UPDATE NOWAIT`, bob.did())
 	if err := holder.Rollback(t.Context()); err != nil {

@@ -40,6 +40,7 @@ import (
 	"mlsd/features/transparency"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/limit/limittest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgpool"
@@ -406,6 +407,12 @@ func (w *world) answer(server http.Handler, r *http.Request) answer {
 	return answer{t: w.t, status: rec.Code, header: rec.Header(), body: rec.Body.Bytes()}
 }
 
+// answerTo returns the server's answer to a request from an address.
+func (w *world) answerTo(address string, r *http.Request) answer {
+	r.RemoteAddr = address + ":1234"
+	return w.answer(w.server, r)
+}
+
 // ok fails the test unless the answer is 200, and returns its body.
 func (a answer) ok() []byte {
 	a.t.Helper()
@@ -531,6 +538,16 @@ func (u *user) create(others ...*user) *convo {
 	return &convo{id: view.ID, group: group, epoch: view.Epoch}
 }
 
+// createWithInfo is create with a GroupInfo, which it returns.
+func (u *user) createWithInfo(others ...*user) (*convo, []byte) {
+	u.w.t.Helper()
+	group := newGroup(u.w.t)
+	in := u.creation(group, others...)
+	in.GroupInfo = u.groupInfo(group, 1, others...)
+	view := read[mlsapi.ConvoView](u.w.t, u.post(mlsapi.NSIDCreateConvo, in).ok())
+	return &convo{id: view.ID, group: group, epoch: view.Epoch}, in.GroupInfo
+}
+
 // meets puts the others into a convo of u's, so that each shares a convo with u.
 func (u *user) meets(others ...*user) {
 	u.w.t.Helper()
@@ -640,6 +657,21 @@ func (w *world) exec(sql string, args ...any) {
 	if _, err := w.db.Exec(context.Background(), sql, args...); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// inCommit makes two calls: the first one has reached its COMMIT when the second one begins, and goes
+// on when the second one waits for a lock. The answers are in the order in which they come.
+func (w *world) inCommit(nsid string, first, second func() answer) []answer {
+	w.t.Helper()
+	failpointtest.Arm(w.t, w.faults, failpoint.BeforeCommit, nsid, failpoint.Pause)
+	answers := make(chan answer, 2)
+	go func() { answers <- first() }()
+	<-w.faults.Reached(failpoint.BeforeCommit, nsid)
+	go func() { answers <- second() }()
+	for len(answers) == 0 && pgtest.LockWaits(w.t, w.db) == 0 {
+	}
+	w.faults.Resume(failpoint.BeforeCommit, nsid)
+	return []answer{<-answers, <-answers}
 }
 
 // together makes n calls at the same moment.

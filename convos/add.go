@@ -3,6 +3,7 @@ package convos
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
@@ -45,7 +46,7 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 		return Advanced{}, invalid(Welcome, "the added members need one to join with")
 	}
 	added := distinct(a.DIDs)
-	replaced, err := checkAdditions(ctx, tx, &c, a.Caller, added, a.Quota)
+	present, replaced, err := checkAdditions(ctx, tx, &c, a.Caller, added, a.Quota)
 	if err != nil {
 		return Advanced{}, err
 	}
@@ -60,49 +61,54 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	// A member that comes back keeps its row, and reads from the commit that added it again. A
 	// member keeps its old reading position in two cases: it was on the roster without being in the
 	// group, or its leaf is replaced.
-	_, err = tx.Exec(ctx, `
-		WITH joined AS (
-			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq, requested_at, invited_by)
-			SELECT $1, did, 'member', date_trunc('milliseconds', clock_timestamp()), $2, $2,
-				CASE WHEN did = ANY($8) THEN clock_timestamp() END, $4
-			FROM unnest($3::text[]) AS did
-			ON CONFLICT (convo_id, did) DO UPDATE SET joined_at = excluded.joined_at, joined_seq = excluded.joined_seq,
-				cursor_seq = excluded.cursor_seq, left_at = NULL, left_seq = NULL, left_epoch = NULL,
-				requested_at = excluded.requested_at, invited_by = excluded.invited_by
-			WHERE members.left_at IS NOT NULL
-			RETURNING convo_id, did, requested_at IS NOT NULL AS request
-		)
-		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-		SELECT $6, convo_id, $2, did,
-			jsonb_build_object('change', $7::text, 'by', $4::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request',
-				request), clock_timestamp()
-		FROM joined`,
-		c.id, advanced.Seq, added, a.Caller, advanced.Epoch, outbox.Membership, outbox.Joined, invited.Requests)
-	return advanced, errs.Wrap(err, "add to the roster")
+	people := distinct(added, present...) // who is not on the roster
+	batch := &pgx.Batch{}
+	batch.Queue(`
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq, requested_at, invited_by)
+		SELECT $1, did, 'member', date_trunc('milliseconds', clock_timestamp()), $2, $2,
+			CASE WHEN did = ANY($5) THEN clock_timestamp() END, $4
+		FROM unnest($3::text[]) AS did
+		ON CONFLICT (convo_id, did) DO UPDATE SET joined_at = excluded.joined_at, joined_seq = excluded.joined_seq,
+			cursor_seq = excluded.cursor_seq, left_at = NULL, left_seq = NULL, left_epoch = NULL,
+			requested_at = excluded.requested_at, invited_by = excluded.invited_by`,
+		c.id, advanced.Seq, people, a.Caller, invited.Requests)
+	outbox.Queue(batch, c.id, joined(a.Caller, advanced.Epoch, people, invited.Requests)...)
+	return advanced, errs.Wrap(tx.SendBatch(ctx, batch).Close(), "add to the roster")
+}
+
+// joined returns the events that tell the members that people have joined. requests are the people
+// who have not accepted the convo.
+func joined(by syntax.DID, epoch int64, people, requests []syntax.DID) []outbox.Event {
+	events := make([]outbox.Event, len(people))
+	for i, did := range people {
+		events[i] = outbox.Event{Kind: outbox.Membership, DID: did, Detail: outbox.Detail{
+			Change: outbox.Joined, By: by, Epoch: epoch, Request: slices.Contains(requests, did),
+		}}
+	}
+	return events
 }
 
 // checkAdditions refuses DIDs that are already in the group, a roster that would become too long,
-// and too many people who share no convo with the inviter. It returns the people whose leaves the
-// commit must replace.
+// and too many people who share no convo with the inviter. It returns who of added is on the roster
+// already, and whose leaves the commit must replace.
 func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID, added []syntax.DID,
-	s *quota.Spending) (replaced []syntax.DID, err error) {
+	s *quota.Spending) (present, replaced []syntax.DID, err error) {
 	var total int
-	var present []syntax.DID
 	err = tx.QueryRow(ctx, `
 		SELECT count(*), coalesce(array_agg(did ORDER BY did) FILTER (WHERE did = ANY($2)), '{}')
 		FROM members WHERE convo_id = $1 AND left_at IS NULL`,
 		c.id, added).Scan(&total, &present)
 	if err != nil {
-		return nil, fmt.Errorf("read the roster: %w", err)
+		return nil, nil, fmt.Errorf("read the roster: %w", err)
 	}
 	if n := total - len(present) + len(added); n > MaxMembers {
-		return nil, tooManyMembers(n)
+		return nil, nil, tooManyMembers(n)
 	}
 	if err := countInvited(ctx, tx, caller, c.id, distinct(added, present...), s); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if len(present) == 0 {
-		return nil, nil
+	if len(present) > 0 {
+		replaced, err = c.replaceable(ctx, tx, caller, present)
 	}
-	return c.replaceable(ctx, tx, caller, present)
+	return present, replaced, err
 }

@@ -1,12 +1,10 @@
 package convos_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
@@ -15,6 +13,7 @@ import (
 
 	"mlsd/convos"
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
@@ -149,7 +148,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 			}
 			waited := make(chan error, 1)
 			go func() { waited <- write() }()
-			f.untilSomeoneWaits(t)
+			pgtest.AwaitLockWaits(t, f.db, 1)
 			if err := holder.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -160,30 +159,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 	}
 }
 
-type uncounted struct{}
-
-func (uncounted) First(string)         {}
-func (uncounted) Replayed(string)      {}
-func (uncounted) Conflicted(string)    {}
-func (uncounted) InProgress(string)    {}
-func (uncounted) Expired(string)       {}
-func (uncounted) TakenOver(string)     {}
-func (uncounted) HeartbeatLost(string) {}
-
-// untilSomeoneWaits returns when a session of the test's database waits for a lock.
-func (f *fixture) untilSomeoneWaits(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for waiting := 0; waiting == 0; {
-		err := f.db.QueryRow(ctx, `
-			SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).
-			Scan(&waiting)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
+type uncounted = idemtest.Uncounted
 
 // TestReturn: a member who comes back reads from the commit that added it again, and does not get
 // an old Welcome.

@@ -83,6 +83,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	if n.Welcome == nil && len(invited.Refused) > 0 { // a Welcome names KeyPackages, and people who refuse have none
 		return Convo{}, keypackages.ErrNotFound
 	}
+	people := append([]syntax.DID{n.Creator}, others...)
 	var inserted bool
 	var created Convo
 	batch := &pgx.Batch{}
@@ -97,20 +98,13 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 		), roster AS (
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, requested_at, invited_by)
 			SELECT convo.id, m.did, CASE m.ord WHEN 1 THEN 'creator' ELSE 'member' END, convo.created_at, 0,
-				CASE WHEN m.did = ANY($13) THEN clock_timestamp() END, CASE WHEN m.ord > 1 THEN $3 END
+				CASE WHEN m.did = ANY($11) THEN clock_timestamp() END, CASE WHEN m.ord > 1 THEN $3 END
 			FROM convo, unnest($10::text[]) WITH ORDINALITY AS m (did, ord)
-			RETURNING convo_id, did, requested_at IS NOT NULL AS request
-		), event AS (
-			INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-			SELECT $11, convo_id, 0, did,
-				jsonb_build_object('change', $12::text, 'by', $3::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request',
-					request), clock_timestamp()
-			FROM roster
 		)
 		SELECT EXISTS (SELECT FROM convo)`,
 		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, v.level, n.Key,
-		append([]syntax.DID{n.Creator}, others...), outbox.Membership, outbox.Joined, invited.Requests).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })
+		people, invited.Requests).QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })
+	outbox.Queue(batch, id, joined(n.Creator, epoch, people, invited.Requests)...)
 	batch.Queue(selectConvos, n.Creator, id, id, 1, All).Query(func(rows pgx.Rows) error {
 		all, err := pgx.CollectRows(rows, scanConvo)
 		if len(all) > 0 {

@@ -18,6 +18,7 @@ import (
 	"mlsd/convos"
 	"mlsd/internal/batch"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
@@ -379,9 +380,7 @@ func TestKilledCursors(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
 	for range 5 {
-		if err := b.faults.Arm(failpoint.BeforeCommit, nsid.UpdateCursor, failpoint.Pause); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid.UpdateCursor, failpoint.Pause)
 		all := b.update(t, 50)
 		<-b.faults.Reached(failpoint.BeforeCommit, nsid.UpdateCursor)
 		for killed := 0; killed == 0; { // until the session has done its statements and waits for COMMIT
@@ -410,9 +409,7 @@ func TestLostCursors(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
 	for _, point := range []string{failpoint.AfterCommit, failpoint.BeforeCommit} {
-		if err := b.faults.Arm(point, nsid.UpdateCursor, failpoint.Error); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, point, nsid.UpdateCursor, failpoint.Error)
 		b.update(t, 50).Wait()
 	}
 }
@@ -427,9 +424,7 @@ func TestCursorsClosed(t *testing.T) {
 	if _, err := b.UpdateRead(ctx, b.convo, reader(0), 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("hung up: %v", err)
 	}
-	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.UpdateCursor, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid.UpdateCursor, failpoint.Pause)
 	all := b.update(t, 1)
 	<-b.faults.Reached(failpoint.BeforeCommit, nsid.UpdateCursor)
 	closed := make(chan error, 1)

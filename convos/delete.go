@@ -95,8 +95,8 @@ func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (remov
 	if err := forgetRecords(ctx, tx, convo, creator, key); err != nil {
 		return 0, err
 	}
-	var there bool
-	err = tx.QueryRow(ctx, `SELECT true FROM convos WHERE id = $1 FOR UPDATE`, convo).Scan(&there)
+	var epoch int64
+	err = tx.QueryRow(ctx, `SELECT epoch FROM convos WHERE id = $1 FOR UPDATE`, convo).Scan(&epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, r.removed(ctx, tx, convo) // another request has deleted it meanwhile
 	}
@@ -112,9 +112,21 @@ func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (remov
 	if err := welcome.EndInvitations(ctx, tx, convo); err != nil {
 		return 0, err
 	}
+	members, err := pgpool.Collect(ctx, tx, pgx.RowTo[syntax.DID], `
+		SELECT did FROM members WHERE convo_id = $1 AND left_at IS NULL ORDER BY did`, convo)
+	if err != nil {
+		return 0, fmt.Errorf("read the roster: %w", err)
+	}
+	events := make([]outbox.Event, len(members))
+	for i, did := range members {
+		events[i] = outbox.Event{Kind: outbox.Membership, DID: did,
+			Detail: outbox.Detail{Change: outbox.Removed, Epoch: epoch}}
+	}
 	group := sha256.Sum256(groupID)
-	err = tx.QueryRow(ctx, deleteSQL, convo, group[:], outbox.Membership, outbox.Removed).Scan(&removed)
-	return removed, errs.Wrap(err, "delete the convo")
+	batch := &pgx.Batch{}
+	outbox.Queue(batch, convo, events...) // while the convo's row has the log's last seq
+	batch.Queue(deleteSQL, convo, group[:])
+	return int64(len(members)), errs.Wrap(tx.SendBatch(ctx, batch).Close(), "delete the convo")
 }
 
 // removed returns nil if the convo was deleted before, and ErrNotFound if it never existed.

@@ -8,6 +8,7 @@ import (
 
 	"mlsd/convos"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/pgtest"
 )
 
@@ -36,9 +37,7 @@ func TestRemoverGoesOn(t *testing.T) {
 		}
 		return n, entries, first
 	}
-	if err := faults.Arm(failpoint.AfterCommit, convos.NSIDDelete, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, faults, failpoint.AfterCommit, convos.NSIDDelete, failpoint.Error)
 	if err := remover.RunOnce(t.Context()); !errors.Is(err, failpoint.ErrInjected) {
 		t.Errorf("the first round: %v", err)
 	}

@@ -18,7 +18,7 @@ func (f *fixture) outboxed(t *testing.T) (events []string) {
 		SELECT CASE
 			WHEN kind = 3 THEN format('commit at %s', seq)
 			WHEN kind = 4 THEN format('%s %s at %s by %s, epoch %s, commit needed: %s', substr(did, 9), detail->>'change', seq,
-				substr(detail->>'by', 9), detail->>'epoch', detail->>'commitNeeded')
+				substr(detail->>'by', 9), detail->>'epoch', coalesce(detail->>'commitNeeded', 'false'))
 			WHEN kind = 5 THEN format('Welcome for %s into epoch %s', substr(did, 9), detail->>'epoch')
 			ELSE format('kind %s', kind)
 		END

@@ -77,7 +77,7 @@ func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	if c.closed && (!self || d.Commit != nil) {
 		return Advanced{}, c.refuseClosed()
 	}
-	present, err := c.isMember(ctx, tx, d.Target)
+	present, alone, err := c.isMember(ctx, tx, d.Target)
 	if errors.Is(err, ErrTargetNotMember) {
 		present, err = false, c.hasErased(ctx, tx, d.Target)
 	}
@@ -103,6 +103,9 @@ func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	if !present {
 		return advanced, nil
 	}
+	if alone {
+		return Advanced{}, ErrLastMember
+	}
 	leaf := false // the member has left, so other members have to commit its removal
 	if self && !c.closed {
 		group, err := c.publicGroup(ctx, tx)
@@ -126,44 +129,33 @@ func (c *locked) endWelcomes(ctx context.Context, tx pgx.Tx, devices ...welcome.
 	return welcome.WithdrawInvitations(ctx, tx, c.id, devices...)
 }
 
-// isMember reports whether did is a current member. Error: ErrTargetNotMember, if did never was a
-// member.
-func (c *locked) isMember(ctx context.Context, tx pgx.Tx, did syntax.DID) (present bool, err error) {
-	err = tx.QueryRow(ctx, `SELECT left_at IS NULL FROM members WHERE convo_id = $1 AND did = $2`, c.id,
-		did).Scan(&present)
+// isMember reports whether did is a current member, and whether nobody else is. Error:
+// ErrTargetNotMember, if did never was a member.
+func (c *locked) isMember(ctx context.Context, tx pgx.Tx, did syntax.DID) (present, alone bool, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT left_at IS NULL, NOT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did <> $2 AND left_at IS NULL)
+		FROM members WHERE convo_id = $1 AND did = $2`, c.id, did).Scan(&present, &alone)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, ErrTargetNotMember
+		return false, false, ErrTargetNotMember
 	}
-	return present, errs.Wrap(err, "read the roster")
+	return present, alone, errs.Wrap(err, "read the roster")
 }
 
 // removeFromRoster takes did off the roster, as of the present end of the log. leaf says that did
 // may still have a leaf in the group. It also updates the convo's row without a change, because
-// messages.Log sees by that row that the roster has changed. Error: ErrLastMember.
+// messages.Log sees by that row that the roster has changed. did is a member, and not the last one.
 func (c *locked) removeFromRoster(ctx context.Context, tx pgx.Tx, did, by syntax.DID, leaf bool) error {
 	change := outbox.Removed
 	if did == by {
 		change = outbox.Left
 	}
-	tag, err := tx.Exec(ctx, `
-		WITH departed AS (
-			UPDATE members SET left_at = clock_timestamp(), left_seq = $3, left_epoch = $4
-			WHERE convo_id = $1 AND did = $2
-				AND EXISTS (SELECT FROM members WHERE convo_id = $1 AND did <> $2 AND left_at IS NULL)
-			RETURNING convo_id, did
-		), updated AS (
-			UPDATE convos SET last_seq = last_seq WHERE id = $1
-		)
-		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-		SELECT $8, convo_id, $3, did,
-			jsonb_build_object('change', $5::text, 'by', $6::text, 'epoch', $4::bigint, 'commitNeeded', $7::boolean),
-				clock_timestamp()
-		FROM departed`, c.id, did, c.lastSeq, c.epoch, change, by, leaf, outbox.Membership)
-	if err != nil {
-		return fmt.Errorf("take off the roster: %w", err)
-	}
-	if tag.RowsAffected() == 0 {
-		return ErrLastMember
-	}
-	return nil
+	batch := &pgx.Batch{}
+	batch.Queue(`
+		UPDATE members SET left_at = clock_timestamp(), left_seq = $3, left_epoch = $4 WHERE convo_id = $1 AND did = $2`,
+		c.id, did, c.lastSeq, c.epoch)
+	batch.Queue(`UPDATE convos SET last_seq = last_seq WHERE id = $1`, c.id)
+	outbox.Queue(batch, c.id, outbox.Event{Kind: outbox.Membership, DID: did, Detail: outbox.Detail{
+		Change: change, By: by, Epoch: c.epoch, CommitNeeded: leaf,
+	}})
+	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "take off the roster")
 }

@@ -9,6 +9,7 @@ import (
 
 	"mlsd/convos"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/pgtest"
 )
 
 // TestConfirmedWhileReplaced: S6. A device confirms its Welcome while another member replaces its
@@ -38,7 +39,7 @@ func TestConfirmedWhileReplaced(t *testing.T) {
 			return err
 		})
 	}()
-	f.untilSomeoneWaits(t)
+	pgtest.AwaitLockWaits(t, f.db, 1)
 	if err := holder.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -154,7 +154,7 @@ func ResetConvo(ctx context.Context, tx pgx.Tx, r Reset) (opened Convo, err erro
 	if err := c.close(ctx, tx, r, id, n.GroupID); err != nil {
 		return opened, err
 	}
-	if err := c.open(ctx, tx, r, id, creatorOf(c.creator, people)); err != nil {
+	if err := c.open(ctx, tx, r, id, people); err != nil {
 		return opened, err
 	}
 	next := locked{id: id, groupID: n.GroupID, cipherSuite: int32(n.CipherSuite), epoch: n.judged.epoch}
@@ -243,7 +243,7 @@ func (c *locked) close(ctx context.Context, tx pgx.Tx, r Reset, successor uuid.U
 
 // open inserts the successor with its roster and the first entry of its log. Error:
 // ErrGroupAlreadyExists.
-func (c *locked) open(ctx context.Context, tx pgx.Tx, r Reset, id uuid.UUID, creator syntax.DID) error {
+func (c *locked) open(ctx context.Context, tx pgx.Tx, r Reset, id uuid.UUID, people []successorMember) error {
 	size, root, err := r.Root(ctx, tx, c.id)
 	if err != nil {
 		return err
@@ -252,10 +252,18 @@ func (c *locked) open(ctx context.Context, tx pgx.Tx, r Reset, id uuid.UUID, cre
 	var inserted, deleted bool
 	batch := &pgx.Batch{}
 	batch.Queue(resetSQL, pgx.NamedArgs{
-		"successor": id, "successor_group": n.GroupID, "creator": creator, "suite": int32(n.CipherSuite),
-		"epoch": n.judged.epoch, "level": n.judged.verdict.level, "convo": c.id, "convo_creator": c.creator,
-		"caller": r.Caller, "membership": outbox.Membership, "joined": outbox.Joined,
+		"successor": id, "successor_group": n.GroupID, "creator": creatorOf(c.creator, people),
+		"suite": int32(n.CipherSuite), "epoch": n.judged.epoch, "level": n.judged.verdict.level, "convo": c.id,
+		"convo_creator": c.creator,
 	}).QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })
+	var members, requests []syntax.DID
+	for _, p := range people {
+		members = append(members, p.DID)
+		if p.Request {
+			requests = append(requests, p.DID)
+		}
+	}
+	outbox.Queue(batch, id, joined(r.Caller, n.judged.epoch, members, requests)...)
 	group := sha256.Sum256(n.GroupID)
 	batch.Queue(`SELECT EXISTS (SELECT FROM deleted_convos WHERE group_hash = $1)`, group[:]).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&deleted) })

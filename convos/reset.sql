@@ -1,8 +1,7 @@
--- Opens the successor of a convo that is reset, with the convo's members, and inserts their events.
--- Returns whether the group_id was free.
+-- Opens the successor of a convo that is reset, with the convo's members. Returns whether the
+-- group_id was free.
 --
--- creator is the successor's, convo_creator that of the convo that ends. membership is the kind of a
--- membership event, joined its change.
+-- creator is the successor's, convo_creator that of the convo that ends.
 --
 -- Consent carries over: a request stays a request. So does the right to report in disputes
 -- (convos/disputes). A member whose inviter has left cannot report: the member's invited_by names
@@ -27,12 +26,5 @@ WITH old AS (
         END
     FROM convo, old
     ORDER BY old.ord
-    RETURNING convo_id, did, requested_at IS NOT NULL AS request
-), event AS (
-    INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-    SELECT @membership, convo_id, 0, did,
-        jsonb_build_object('change', @joined::text, 'by', @caller::text, 'epoch', @epoch::bigint, 'commitNeeded', false, 'request', request),
-        clock_timestamp()
-    FROM roster
 )
 SELECT EXISTS (SELECT FROM convo)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +34,7 @@ var (
 	ErrConsumerTooSlow = errors.New("the events come faster than they are read; connect again at the last cursor")
 	ErrTooMany         = errors.New("there are too many subscriptions; close one, then connect again")
 	ErrReplaced        = errors.New("a newer subscription has taken its place")
-	ErrClosing         = errors.New("the node is shutting down")
+	ErrClosing         = errors.New("the node shuts down, or the database has another primary; connect again")
 )
 
 // Event is an event at its place in the stream. Subscriptions share an Event, so nobody may change
@@ -110,6 +111,19 @@ func (e *Event) cost() int { return overhead + e.Size }
 // ofConvo reports whether the event is for the members of a convo. Other events are for one person.
 func (e *Event) ofConvo() bool {
 	return e.Kind.LogEntry() || e.Kind == outbox.Membership || e.Kind == outbox.Dispute || e.Kind == outbox.Reset
+}
+
+// queueRows adds to a batch the statement that reads the next rows after a place, at most limit of
+// them. day is the partition of the place. The batch sets *found to the events after the place.
+func (g generations) queueRows(batch *pgx.Batch, place int64, day time.Time, limit int, found *[]*Event) {
+	batch.Queue(`
+		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at, convo_ids, seqs, sizes FROM events
+		WHERE stream_seq > $1 AND day >= $2
+		ORDER BY stream_seq LIMIT $3`, place, day, limit).Query(func(rows pgx.Rows) error {
+		shared, err := pgx.CollectRows(rows, g.scanShared)
+		*found = since(slices.Concat(shared...), place)
+		return err
+	})
 }
 
 // scanShared reads the columns that scan reads. It also reads convo_ids, seqs and sizes, which

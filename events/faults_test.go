@@ -24,9 +24,7 @@ import (
 // no event, even when partitions are due to be created and dropped.
 func TestReaderOfTheTable(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	n.publish(t)
+	w, n, convo := newConvo(t, 0, alice)
 	s := n.subscribe(t, alice)
 	tx, err := w.db.Begin(t.Context())
 	if err != nil {
@@ -52,10 +50,7 @@ func TestReaderOfTheTable(t *testing.T) {
 // not get the events behind them as if they were the next ones.
 func TestDroppedWhileCatchingUp(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	w.say(t, convo, alice, 300)
-	n.publish(t)
+	w, n, convo := newConvo(t, 300, alice)
 	for day := 1; day <= 3; day++ {
 		n.seq.Ahead(time.Duration(day) * 24 * time.Hour)
 		w.say(t, convo, alice, 100)
@@ -88,10 +83,7 @@ func TestDroppedWhileCatchingUp(t *testing.T) {
 // subscriptions end.
 func TestStreamGoesBack(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	w.say(t, convo, alice, 3)
-	n.publish(t)
+	w, n, _ := newConvo(t, 3, alice)
 	s := n.subscribe(t, alice)
 	nothing(t, s)
 	if _, err := w.db.Exec(t.Context(), `

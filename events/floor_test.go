@@ -86,9 +86,7 @@ func TestFloorWaitsForLowIDs(t *testing.T) {
 // E4: while a snapshot is open, a step does not read the rows that were moved before.
 func TestStepReadsNoMovedRows(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	n.publish(t)
+	w, n, convo := newConvo(t, 0, alice)
 	defer openSnapshot(t, w)()
 	fillOutbox(t, w, 3000)
 	n.publish(t)

@@ -76,6 +76,18 @@ func (g generations) of(seq int64) generation {
 	return g[0]
 }
 
+// lostAfter is how many places up to head a reader of a generation has that later generations have
+// given again, or will.
+func (g generations) lostAfter(read generation, head int64) int64 {
+	kept := head
+	for _, later := range g {
+		if later.id > read.id {
+			kept = min(kept, later.after)
+		}
+	}
+	return head - kept
+}
+
 // resolve finds the place of a cursor in a stream from first to head. The subscription begins after
 // this place. outdated says that the client lacks events that it cannot get, or has events that are
 // lost. Errors: ErrFutureCursor.

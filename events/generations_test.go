@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/events"
 	"mlsd/operator/invariants"
@@ -108,10 +111,7 @@ func TestDatabaseGoesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, n := newNode(t)
-			convo := w.convo(t, alice)
-			w.say(t, convo, alice, 5)
-			n.publish(t)
+			w, n, convo := newConvo(t, 5, alice)
 			common := ends(t, n.subscribe(t, alice, 0), 6)
 			n.seq.Resign()
 			restore := w.backup(t, tc.then)
@@ -174,6 +174,47 @@ func TestDatabaseGoesBack(t *testing.T) {
 	}
 }
 
+// G14: a switchover that loses nothing is no error in the log, and one that loses events says how many.
+// In both, the readers connect again.
+func TestSwitchoverInTheLog(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		lost  int
+		level string
+	}{"nothing is lost": {0, "INFO"}, "four events are lost": {4, "ERROR"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			var lines strings.Builder
+			n := w.node(t, func(c *events.HubConfig) { c.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+			n.publish(t)
+			convo := w.convo(t, alice)
+			w.say(t, convo, alice, 5)
+			n.publish(t)
+			n.seq.Resign()
+			restore := w.backup(t, sameDatabase+`, timeline = timeline + 1`)
+			w.say(t, convo, alice, tc.lost)
+			n.seq.TryNow()
+			n.publish(t)
+			s := n.subscribe(t, alice, 0)
+			ends(t, s, 6+tc.lost)
+			restore()
+			n.seq.Resign()
+			other := w.node(t)
+			other.seq.TryNow()
+			other.recover(t)
+			n.recover(t)
+			if _, err := s.Next(t.Context()); !errors.Is(err, events.ErrClosing) {
+				t.Errorf("the subscription goes on: %v", err)
+			}
+			if want := fmt.Sprintf(" lost=%d ", tc.lost); !strings.Contains(lines.String(), want) ||
+				!strings.Contains(lines.String(), "level="+tc.level) || tc.lost == 0 && strings.Contains(lines.String(), "ERROR") {
+				t.Errorf("want %s and %q in %s", tc.level, want, lines.String())
+			}
+		})
+	}
+}
+
 // cursors are the two forms of a cursor.
 type cursors struct{ number, position string }
 
@@ -221,10 +262,7 @@ func (w *world) restored(t *testing.T) (generation int64) {
 // behind those of the old one. The hub has not noticed yet.
 func TestCatchUpNoticesGeneration(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	w.say(t, convo, alice, 5)
-	n.publish(t)
+	w, n, _ := newConvo(t, 5, alice)
 	n.hub.Forget(t, 1)
 	s := n.subscribe(t, alice, 0)
 	w.restored(t)
@@ -283,7 +321,16 @@ func TestSequencerRecordsGeneration(t *testing.T) {
 // transaction. What else gives a table another file changes no OID.
 func TestDumpIsNoticed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	var forbidden atomic.Bool // the role may not ask which PostgreSQL this is
+	w := newWorld(t, func(cfg *pgxpool.Config) {
+		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			if !forbidden.Load() {
+				return nil
+			}
+			_, err := conn.Exec(ctx, `SET search_path = s, pg_catalog, public`)
+			return err
+		}
+	})
 	exec := func(sql string) {
 		t.Helper()
 		if _, err := w.db.Exec(t.Context(), sql); err != nil {
@@ -303,6 +350,11 @@ func TestDumpIsNoticed(t *testing.T) {
 		_, err := tx.Exec(ctx, `SELECT FROM generations`)
 		return err
 	}
+	const (
+		forbid = `CREATE SCHEMA s; CREATE FUNCTION s.pg_control_system(OUT system_identifier bigint) LANGUAGE plpgsql AS
+			$$BEGIN RAISE insufficient_privilege; END$$`
+		allow = `DROP SCHEMA s CASCADE`
+	)
 	generations := 1
 	for _, tc := range []struct {
 		sql           string
@@ -318,15 +370,13 @@ func TestDumpIsNoticed(t *testing.T) {
 			ALTER TABLE other RENAME TO generations`, 1, 1}, // pg_restore --clean
 		{`UPDATE generations SET system_identifier = 1`, 1, 1},
 		{`UPDATE generations SET timeline = 7`, 1, 0}, // a failover
-		{`CREATE SCHEMA s; CREATE FUNCTION s.pg_control_system(OUT system_identifier bigint) LANGUAGE plpgsql AS
-			$$BEGIN RAISE insufficient_privilege; END$$;
-			DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = s, pg_catalog, public', current_database()); END$$`,
-			0, 0},
+		{forbid, 0, 0},
 		{`UPDATE generations SET system_identifier = 1`, 0, 0}, // nobody can know
 		{`UPDATE generations SET database_oid = 1`, 1, 1},
-		{`DO $$BEGIN EXECUTE format('ALTER DATABASE %I RESET search_path', current_database()); END$$`, 0, 0},
+		{allow, 0, 0},
 	} {
 		exec(tc.sql)
+		forbidden.Store(tc.sql == forbid || forbidden.Load() && tc.sql != allow)
 		w.db.Reset()
 		before := dumps
 		for range 2 {

@@ -384,8 +384,13 @@ func (h *Hub) jump(ctx context.Context, to stream) error {
 	if err != nil {
 		return err
 	}
-	h.cfg.Log.Error("the stream does not go on where this node has read it",
-		"generation", h.of.newest().id, "after", h.head, "new_generation", to.of.newest().id, "from", at.head+1)
+	level, says := slog.LevelInfo, "the stream goes on in another generation, so its readers connect again"
+	lost := to.of.lostAfter(h.of.newest(), h.head)
+	if lost > 0 {
+		level, says = slog.LevelError, "the database has lost events that this node has handed out"
+	}
+	h.cfg.Log.Log(ctx, level, says, "lost", lost, "generation", h.of.newest().id, "after", h.head,
+		"new_generation", to.of.newest().id, "from", at.head+1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for b := range h.all {

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 
 	"mlsd/events"
 	"mlsd/events/signals"
+	"mlsd/internal/await"
 	"mlsd/outbox"
 )
 
@@ -40,11 +40,7 @@ func (n *node) carry(t *testing.T, w *world) *signals.Carrier {
 		running.Wait()
 	})
 	probe := func() signals.Signal { return signals.Signal{ConvoID: uuid.New(), Sender: mallory, Nobody: true} }
-	for deadline := time.Now().Add(patience); !c.Send(probe()); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the node does not listen")
-		}
-	}
+	await.Until(t, "the node listens", func() bool { return c.Send(probe()) })
 	return c
 }
 

@@ -5,11 +5,11 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"mlsd/events"
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/standby/standbytest"
 	"mlsd/messages"
@@ -52,12 +52,13 @@ func TestCatchUpFromStandby(t *testing.T) {
 		}
 		last = e.Number()
 	}
-	for deadline := time.Now().Add(30 * time.Second); scans() == 0; {
-		catchUp()
-		if time.Now().After(deadline) {
-			t.Fatal("nothing is read from the standby")
+	await.Until(t, "something is read from the standby", func() bool {
+		if scans() > 0 {
+			return true
 		}
-	}
+		catchUp()
+		return false
+	})
 	if _, err := behind.Exec(t.Context(), `SELECT pg_wal_replay_pause()`); err != nil {
 		t.Fatal(err)
 	}

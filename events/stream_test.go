@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/events"
+	"mlsd/internal/await"
 	"mlsd/outbox"
 )
 
@@ -49,9 +50,7 @@ func TestEverythingInOrder(t *testing.T) {
 // events from then on.
 func TestLateConvo(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	n.publish(t)
+	w, n, convo := newConvo(t, 0, alice)
 	s := n.subscribe(t, bob)
 	nothing(t, s) // it is live now
 	w.say(t, convo, alice, 1)
@@ -66,9 +65,7 @@ func TestLateConvo(t *testing.T) {
 // and none after it, live or by catching up. If it joins again, it gets the events from then on.
 func TestRemovedStillStreams(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice, bob, carol)
-	n.publish(t)
+	w, n, convo := newConvo(t, 0, alice, bob, carol)
 	live := n.subscribe(t, bob)
 	nothing(t, live)
 	w.say(t, convo, alice, 1)
@@ -96,9 +93,7 @@ func TestRemovedStillStreams(t *testing.T) {
 // event that is still in the outbox.
 func TestLateMembership(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice, bob)
-	n.publish(t)
+	w, n, convo := newConvo(t, 0, alice, bob)
 	w.must(t, convo, bob, outbox.Left)
 	w.must(t, convo, carol, outbox.Joined)
 	leaving, joining := n.subscribe(t, bob), n.subscribe(t, carol)
@@ -137,10 +132,7 @@ func TestFilter(t *testing.T) {
 // one older than the stream is outdated.
 func TestCursor(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	w.say(t, convo, alice, 4)
-	n.publish(t)
+	w, n, convo := newConvo(t, 4, alice)
 	want(t, next(t, n.subscribe(t, alice, 4), 2), "3", "4")
 	want(t, next(t, n.subscribe(t, alice, 0), 5), "alice joined", "1", "2", "3", "4")
 	end := n.subscribe(t, alice, 6)
@@ -486,9 +478,7 @@ func TestPatience(t *testing.T) {
 // until it has caught up.
 func TestHubForgets(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice)
-	n.publish(t)
+	w, n, convo := newConvo(t, 0, alice)
 	s := n.subscribe(t, alice)
 	w.say(t, convo, alice, 3)
 	n.publish(t)
@@ -556,13 +546,11 @@ func TestOneLeader(t *testing.T) {
 // takeOver makes a node lead in the place of a leader that has stalled.
 func (w *world) takeOver(t *testing.T, n *node) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !n.seq.Leads(); {
+	await.Until(t, "a node leads", func() bool {
 		exec(t, w.db, `SELECT pg_sleep(0.05)`) // a leader counts as stalled after a second
 		n.round(t)
-		if time.Now().After(deadline) {
-			t.Fatal("no node leads")
-		}
-	}
+		return n.seq.Leads()
+	})
 }
 
 // TestFrozenLeader: the session of a leader that has stalled is ended. The old leader can do
@@ -641,9 +629,7 @@ func TestLostConnections(t *testing.T) {
 // TestShared: the subscribers of one convo share the encoding of an event.
 func TestShared(t *testing.T) {
 	t.Parallel()
-	w, n := newNode(t)
-	convo := w.convo(t, alice, bob)
-	n.publish(t)
+	w, n, convo := newConvo(t, 0, alice, bob)
 	subs := []*events.Subscription{n.subscribe(t, alice), n.subscribe(t, bob)}
 	for _, s := range subs {
 		nothing(t, s)

@@ -63,14 +63,7 @@ type ends struct{ generation, head, indexed int64 }
 // next reads the events of the next rows, at most tailLimit rows.
 func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now ends, err error) {
 	both := &pgx.Batch{}
-	both.Queue(`
-		SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at, convo_ids, seqs, sizes FROM events
-		WHERE stream_seq > $1 AND day >= $2
-		ORDER BY stream_seq LIMIT $3`, t.head, t.day, tailLimit).Query(func(rows pgx.Rows) error {
-		shared, err := pgx.CollectRows(rows, t.of.scanShared)
-		batch = since(slices.Concat(shared...), t.head)
-		return err
-	})
+	t.of.queueRows(both, t.head, t.day, tailLimit, &batch)
 	// This query runs after the query of the events, because the generation of an event is recorded
 	// before the event. The newest event is where the stream ends. The row of the table stream also
 	// says so, but that row has a version for each step, and PostgreSQL keeps all versions while a

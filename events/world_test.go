@@ -2,9 +2,9 @@ package events_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +17,7 @@ import (
 
 	"mlsd/events"
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/limit/limittest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
@@ -65,15 +66,7 @@ func (c *counts) FellBehind() {
 	c.behind++
 }
 
-type uncounted struct{}
-
-func (uncounted) First(string)         {}
-func (uncounted) Replayed(string)      {}
-func (uncounted) Conflicted(string)    {}
-func (uncounted) InProgress(string)    {}
-func (uncounted) Expired(string)       {}
-func (uncounted) TakenOver(string)     {}
-func (uncounted) HeartbeatLost(string) {}
+type uncounted = idemtest.Uncounted
 
 // world is a database with writers, and the nodes that publish what they write.
 type world struct {
@@ -81,9 +74,9 @@ type world struct {
 	log *messages.Log
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB, options ...pgtest.Option) *world {
 	t.Helper()
-	w := &world{db: pgtest.Database(t, pgtest.MaxConns(24))}
+	w := &world{db: pgtest.Database(t, append(options, pgtest.MaxConns(24))...)}
 	w.log = messages.NewLog(w.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil)
 	t.Cleanup(func() {
 		violations, err := invariants.Check(context.Background(), w.db)
@@ -101,6 +94,16 @@ func newNode(t testing.TB) (*world, *node) {
 	n := w.node(t)
 	n.publish(t)
 	return w, n
+}
+
+// newConvo is newNode with a convo, in which the first member has said something said times.
+func newConvo(t testing.TB, said int, members ...syntax.DID) (*world, *node, uuid.UUID) {
+	t.Helper()
+	w, n := newNode(t)
+	convo := w.convo(t, members...)
+	w.say(t, convo, members[0], said)
+	n.publish(t)
+	return w, n, convo
 }
 
 // node is the part of one mlsd that handles events. The test makes its rounds, unless it runs.
@@ -187,20 +190,29 @@ func (w *world) convo(t testing.TB, people ...syntax.DID) uuid.UUID {
 	_, err := w.db.Exec(t.Context(), `
 		WITH convo AS (
 			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1, now())
-		), changed AS (
-			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-			SELECT $1, did, CASE ord WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($4::text[]) WITH ORDINALITY AS
-				d (did, ord)
-			RETURNING did
 		)
-		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-		SELECT 4, $1, 0, did, jsonb_build_object('change', 'joined', 'by', $3::text, 'epoch', 1), clock_timestamp() FROM
-			changed`,
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+		SELECT $1, did, CASE ord WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($4::text[]) WITH ORDINALITY AS
+			d (did, ord)`,
 		id, id[:], people[0], people)
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, did := range people {
+		w.cause(t, id, outbox.Event{Kind: outbox.Membership, DID: did,
+			Detail: outbox.Detail{Change: outbox.Joined, By: people[0], Epoch: 1}})
+	}
 	return id
+}
+
+// cause inserts events of a convo into the outbox.
+func (w *world) cause(t testing.TB, convo uuid.UUID, all ...outbox.Event) {
+	t.Helper()
+	batch := &pgx.Batch{}
+	outbox.Queue(batch, convo, all...)
+	if err := w.db.SendBatch(t.Context(), batch).Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // change adds or removes a member, in a transaction under the convo's lock, as package convos does.
@@ -220,11 +232,8 @@ func (w *world) change(ctx context.Context, convo uuid.UUID, did syntax.DID, cha
 		if _, err := tx.Exec(ctx, sql, convo, did, seq); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `
-			INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-			VALUES (4, $1, $2, $3, jsonb_build_object('change', $4::text, 'by', $3::text, 'epoch', 1), clock_timestamp())`,
-			convo, seq, did, change)
-		return err
+		return outbox.Insert(ctx, tx, convo, outbox.Event{Kind: outbox.Membership, DID: did,
+			Detail: outbox.Detail{Change: change, By: did, Epoch: 1}})
 	})
 }
 
@@ -237,18 +246,19 @@ func (w *world) must(t testing.TB, convo uuid.UUID, did syntax.DID, change strin
 
 // send appends a message and returns its seq.
 func (w *world) send(ctx context.Context, convo uuid.UUID, sender syntax.DID, key, body string) (int64, error) {
-	content, err := json.Marshal(body)
-	if err != nil {
-		return 0, err
-	}
-	results, err := w.log.Append(ctx, []messages.Draft{{
-		ConvoID: convo, GroupID: convo[:], Sender: sender, Key: key, Kind: mls.ContentTypeApplication, Epoch: 1,
-		Body: mlstest.Message(convo[:], 1, body), Hash: idem.Content{{Name: "ciphertext", JSON: content}}.Hash(),
-	}})
+	results, err := w.log.Append(ctx, []messages.Draft{draft(convo, sender, key, body)})
 	if err != nil {
 		return 0, err
 	}
 	return results[0].Seq, results[0].Err
+}
+
+func draft(convo uuid.UUID, sender syntax.DID, key, body string) messages.Draft {
+	return messages.Draft{
+		ConvoID: convo, GroupID: convo[:], Sender: sender, Key: key, Kind: mls.ContentTypeApplication, Epoch: 1,
+		Body: mlstest.Message(convo[:], 1, body),
+		Hash: idem.Content{{Name: "ciphertext", JSON: strconv.AppendQuote(nil, body)}}.Hash(),
+	}
 }
 
 func (w *world) say(t testing.TB, convo uuid.UUID, sender syntax.DID, n int) {
@@ -260,25 +270,21 @@ func (w *world) say(t testing.TB, convo uuid.UUID, sender syntax.DID, n int) {
 	}
 }
 
-// sayTogether sends a message to each convo, as one transaction would: with one row of the outbox.
+// sayTogether sends a message to each convo in one transaction, which has one row of the outbox.
 func (w *world) sayTogether(t testing.TB, sender syntax.DID, convos ...uuid.UUID) {
 	t.Helper()
-	var before int64
-	if err := w.db.QueryRow(t.Context(), `SELECT coalesce(max(id), 0) FROM outbox`).Scan(&before); err != nil {
-		t.Fatal(err)
+	drafts := make([]messages.Draft, len(convos))
+	for i, convo := range convos {
+		drafts[i] = draft(convo, sender, uuid.NewString(), "hello")
 	}
-	for _, convo := range convos {
-		w.say(t, convo, sender, 1)
-	}
-	_, err := w.db.Exec(t.Context(), `
-		WITH alone AS (
-			DELETE FROM outbox WHERE id > $1 RETURNING *
-		)
-		INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at)
-		SELECT 1, array_agg(convo_id ORDER BY id), array_agg(seq ORDER BY id), array_agg(size ORDER BY id), min(created_at)
-			FROM alone`, before)
+	results, err := w.log.Append(t.Context(), drafts)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
 	}
 }
 
@@ -335,11 +341,8 @@ func messageOf(convo uuid.UUID) []byte { return mlstest.Message(convo[:], 1, "he
 // welcome outboxes a Welcome for one device of did's.
 func (w *world) welcome(t testing.TB, convo uuid.UUID, did syntax.DID) {
 	t.Helper()
-	batch := &pgx.Batch{}
-	outbox.QueueWelcomes(batch, convo, 1, []syntax.DID{did}, []string{"phone"}, [][]byte{{1, 2}}, []bool{false})
-	if err := w.db.SendBatch(t.Context(), batch).Close(); err != nil {
-		t.Fatal(err)
-	}
+	w.cause(t, convo, outbox.Event{Kind: outbox.Welcome, DID: did,
+		Detail: outbox.Detail{Epoch: 1, DeviceID: "phone", KeyPackageRef: "0102"}})
 }
 
 // reset appends the last entry of a reset by did to a convo's log. The convo stays open.
@@ -358,24 +361,15 @@ func (w *world) reset(t testing.TB, convo uuid.UUID, did syntax.DID) {
 // arrival outboxes that did's Welcome to alice has been consumed.
 func (w *world) arrival(t testing.TB, convo uuid.UUID, did syntax.DID) {
 	t.Helper()
-	_, err := w.db.Exec(t.Context(), `
-		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
-		VALUES ($1, $2, $3, '{"change": "consumed", "by": "did:plc:alice", "epoch": 1}', clock_timestamp())`,
-		outbox.Arrival, convo, did)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.cause(t, convo, outbox.Event{Kind: outbox.Arrival, DID: did,
+		Detail: outbox.Detail{Change: "consumed", By: alice, Epoch: 1}})
 }
 
 // signal outboxes a signal that a stock of did's is low.
 func (w *world) signal(t testing.TB, did syntax.DID) {
 	t.Helper()
-	_, err := w.db.Exec(t.Context(), `
-		INSERT INTO outbox (kind, did, detail, created_at)
-		VALUES (6, $1, '{"change": "low", "deviceId": "phone", "cipherSuite": 1, "available": 3}', clock_timestamp())`, did)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.cause(t, uuid.Nil, outbox.Event{Kind: outbox.KeyPackages, DID: did,
+		Detail: outbox.Detail{Change: "low", DeviceID: "phone", CipherSuite: 1, Available: 3}})
 }
 
 // subscribeSoon subscribes from the beginning, on a node that has not started yet.

@@ -16,6 +16,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/pgtest"
 )
 
@@ -85,9 +86,7 @@ func TestEvents(t *testing.T) {
 		t.Fatalf("the first attempt: %v", out.err)
 	}
 
-	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.AfterReserve, idem.NSIDPush, failpoint.Error)
 	if _, err := b.Run(t.Context(), outside("k"), nothing); err == nil {
 		t.Fatal("the failpoint did not stop the work")
 	}

@@ -17,6 +17,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/pgtest"
 )
 
@@ -244,9 +245,7 @@ func TestConcurrentDuplicates(t *testing.T) {
 func TestStillRunning(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if err := b.faults.Arm(failpoint.BeforeCommit, nsid, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid, failpoint.Pause)
 	reached := b.faults.Reached(failpoint.BeforeCommit, nsid)
 	var first idem.Answer
 	var firstErr error
@@ -279,9 +278,7 @@ func TestLostCommit(t *testing.T) {
 	t.Run("after it took effect", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
-		if err := b.faults.Arm(failpoint.AfterCommit, nsid, failpoint.Error); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, failpoint.AfterCommit, nsid, failpoint.Error)
 		answer, err := b.Do(t.Context(), request("k"), effect)
 		if err != nil || answer.Replayed {
 			t.Fatalf("the look-up should find the write: %+v, %v", answer, err)
@@ -293,9 +290,7 @@ func TestLostCommit(t *testing.T) {
 	t.Run("before it took effect", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
-		if err := b.faults.Arm(failpoint.BeforeCommit, nsid, failpoint.Error); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid, failpoint.Error)
 		if _, err := b.Do(t.Context(), request("k"), effect); !errors.Is(err, failpoint.ErrInjected) {
 			t.Fatal(err)
 		}
@@ -306,9 +301,7 @@ func TestLostCommit(t *testing.T) {
 	t.Run("without a key the outcome is unknown", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
-		if err := b.faults.Arm(failpoint.AfterCommit, nsid, failpoint.Error); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, failpoint.AfterCommit, nsid, failpoint.Error)
 		if _, err := b.Do(t.Context(), request(""), effect); !errors.Is(err, idem.ErrUnknownOutcome) {
 			t.Fatal(err)
 		}
@@ -317,9 +310,7 @@ func TestLostCommit(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
 		var pid int
-		if err := b.faults.Arm(failpoint.BeforeCommit, nsid, failpoint.Pause); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid, failpoint.Pause)
 		reached := b.faults.Reached(failpoint.BeforeCommit, nsid)
 		failed := make(chan error, 1)
 		go func() {
@@ -357,9 +348,7 @@ func TestLostCommit(t *testing.T) {
 				return []byte(body), err
 			}
 		}
-		if err := b.faults.Arm(failpoint.BeforeCommit, nsid, failpoint.Pause); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid, failpoint.Pause)
 		reached := b.faults.Reached(failpoint.BeforeCommit, nsid)
 		type outcome struct {
 			answer idem.Answer
@@ -395,9 +384,7 @@ func TestImpatientCaller(t *testing.T) {
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := b.faults.Arm(failpoint.AfterCommit, nsid, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.AfterCommit, nsid, failpoint.Pause)
 	reached := b.faults.Reached(failpoint.AfterCommit, nsid)
 	type outcome struct {
 		answer idem.Answer

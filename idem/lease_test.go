@@ -15,6 +15,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 )
@@ -63,6 +64,7 @@ func (b *bench) lapse(t *testing.T) {
 type blocked struct {
 	begun, goOn chan struct{}
 	ctx         context.Context // of the work, after it has begun
+	out         <-chan outcome  // of the attempt that begin has started
 }
 
 func (b *bench) blocked(t *testing.T, response string) (*blocked, idem.Work) {
@@ -93,19 +95,40 @@ func (b *bench) start(ctx context.Context, key string, work idem.Work) <-chan ou
 	return out
 }
 
+// begin starts blocked work under the key k, and returns when it has begun.
+func (b *bench) begin(t *testing.T, response string) *blocked {
+	h, work := b.blocked(t, response)
+	h.out = b.start(t.Context(), "k", work)
+	<-h.begun
+	return h
+}
+
+// succeeds lets the work continue, which must succeed.
+func (h *blocked) succeeds(t *testing.T) {
+	t.Helper()
+	close(h.goOn)
+	if out := <-h.out; out.err != nil {
+		t.Fatal(out.err)
+	}
+}
+
+// newBenchWithBeats returns a bench, and the channel of its heartbeats.
+func newBenchWithBeats(t *testing.T) (*bench, chan<- time.Time) {
+	beats := make(chan time.Time)
+	return newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} })), beats
+}
+
 // The reservation is in the database before the work begins. The end of the work is recorded with
 // the time that the work took.
 func TestReservation(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	h, work := b.blocked(t, "first")
-	first := b.start(t.Context(), "k", work)
-	<-h.begun
+	h := b.begin(t, "first")
 	if r := b.row(t, "k"); r.state != "processing" || r.fence != 1 {
 		t.Fatalf("while it runs: %+v", r)
 	}
 	close(h.goOn)
-	if out := <-first; out.err != nil || string(out.answer.Body) != "first" {
+	if out := <-h.out; out.err != nil || string(out.answer.Body) != "first" {
 		t.Fatalf("%+v", out)
 	}
 	if r := b.row(t, "k"); r.state != "completed" || r.outcome != "success" || r.seconds < 0 {
@@ -117,9 +140,7 @@ func TestReservation(t *testing.T) {
 func TestStillProcessing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	h, work := b.blocked(t, "first")
-	first := b.start(t.Context(), "k", work)
-	<-h.begun
+	h := b.begin(t, "first")
 	_, err := b.Run(t.Context(), outside("k"), func(context.Context, int64) (idem.Done, error) {
 		t.Error("the duplicate has run")
 		return idem.Done{}, nil
@@ -129,10 +150,7 @@ func TestStillProcessing(t *testing.T) {
 		!strings.Contains(err.Error(), "processing_started_at=") {
 		t.Fatalf("the duplicate: %v", err)
 	}
-	close(h.goOn)
-	if out := <-first; out.err != nil {
-		t.Fatal(out.err)
-	}
+	h.succeeds(t)
 }
 
 // If a holder dies, another takes over when the lease is over, and not before.
@@ -140,9 +158,7 @@ func TestTimeoutTakeover(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	// the work ends as if the holder had died
-	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.AfterReserve, idem.NSIDPush, failpoint.Error)
 	work := func(_ context.Context, fence int64) (idem.Done, error) {
 		return b.done(t, fmt.Sprint("fence ", fence)), nil
 	}
@@ -213,27 +229,22 @@ func TestReleased(t *testing.T) {
 // zombie: a heartbeat or completion without a fence extended or overwrote its successor's lease.
 func TestZombieFenced(t *testing.T) {
 	t.Parallel()
-	beats := make(chan time.Time)
-	b := newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
-	h, work := b.blocked(t, "zombie")
-	zombie := b.start(t.Context(), "k", work)
-	<-h.begun
+	b, _ := newBenchWithBeats(t)
+	h := b.begin(t, "zombie")
 	b.lapse(t) // to other attempts the holder looks frozen
-	successor, work2 := b.blocked(t, "successor")
-	second := b.start(t.Context(), "k", work2)
-	<-successor.begun
+	successor := b.begin(t, "successor")
 	if r := b.row(t, "k"); r.state != "processing" || r.fence != 2 || b.counts.takenOver.Load() != 1 {
 		t.Fatalf("after the takeover: %+v", r)
 	}
 	close(h.goOn) // it continues, and tries to complete
-	if out := <-zombie; !errors.Is(out.err, idem.ErrLeaseLost) {
+	if out := <-h.out; !errors.Is(out.err, idem.ErrLeaseLost) {
 		t.Fatalf("the zombie: %+v", out)
 	}
 	if r := b.row(t, "k"); r.state != "processing" || r.fence != 2 || b.effects(t) != 0 {
 		t.Fatalf("after the zombie's completion: %+v, %d effects", r, b.effects(t))
 	}
 	close(successor.goOn)
-	if out := <-second; out.err != nil || string(out.answer.Body) != "successor" || b.effects(t) != 1 {
+	if out := <-successor.out; out.err != nil || string(out.answer.Body) != "successor" || b.effects(t) != 1 {
 		t.Fatalf("the successor: %+v, %d effects", out, b.effects(t))
 	}
 }
@@ -241,11 +252,8 @@ func TestZombieFenced(t *testing.T) {
 // After a takeover the heartbeat of the first holder matches no row, and ends its work.
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
-	beats := make(chan time.Time)
-	b := newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
-	h, work := b.blocked(t, "x")
-	first := b.start(t.Context(), "k", work)
-	<-h.begun
+	b, beats := newBenchWithBeats(t)
+	h := b.begin(t, "x")
 	left := func() (left time.Duration) {
 		t.Helper()
 		if err := b.db.QueryRow(t.Context(),
@@ -292,7 +300,7 @@ func TestHeartbeat(t *testing.T) {
 	if !errors.Is(context.Cause(h.ctx), idem.ErrLeaseLost) || b.counts.heartbeatLost.Load() == 0 {
 		t.Fatalf("the first holder's work ended with %v", context.Cause(h.ctx))
 	}
-	if out := <-first; !errors.Is(out.err, idem.ErrLeaseLost) {
+	if out := <-h.out; !errors.Is(out.err, idem.ErrLeaseLost) {
 		t.Fatalf("%+v", out)
 	}
 	if r := b.row(t, "k"); r.fence != 2 || r.state != "processing" {
@@ -307,19 +315,14 @@ func TestHeartbeat(t *testing.T) {
 // A heartbeat that cannot be written has no effect if the next one can be written in time.
 func TestDroppedHeartbeat(t *testing.T) {
 	t.Parallel()
-	beats := make(chan time.Time)
-	b := newBench(t, idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
-	h, work := b.blocked(t, "x")
-	first := b.start(t.Context(), "k", work)
-	<-h.begun
-	if err := b.faults.Arm(failpoint.Heartbeat, idem.NSIDPush, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	b, beats := newBenchWithBeats(t)
+	h := b.begin(t, "x")
+	failpointtest.Arm(t, b.faults, failpoint.Heartbeat, idem.NSIDPush, failpoint.Error)
 	for range 3 {
 		beats <- time.Time{}
 	}
 	close(h.goOn)
-	if out := <-first; out.err != nil || b.counts.heartbeatLost.Load() != 1 {
+	if out := <-h.out; out.err != nil || b.counts.heartbeatLost.Load() != 1 {
 		t.Fatalf("%+v, %d lost", out, b.counts.heartbeatLost.Load())
 	}
 }
@@ -328,9 +331,7 @@ func TestDroppedHeartbeat(t *testing.T) {
 func TestTakeoverRace(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	h, work := b.blocked(t, "dead")
-	first := b.start(t.Context(), "k", work)
-	<-h.begun
+	h := b.begin(t, "dead")
 	b.lapse(t)
 	var mu sync.Mutex
 	fences := map[int64]int{}
@@ -365,7 +366,7 @@ func TestTakeoverRace(t *testing.T) {
 		t.Fatalf("%+v, fences %v", out, fences)
 	}
 	close(h.goOn)
-	if out := <-first; !errors.Is(out.err, idem.ErrLeaseLost) || b.effects(t) != 1 {
+	if out := <-h.out; !errors.Is(out.err, idem.ErrLeaseLost) || b.effects(t) != 1 {
 		t.Fatalf("%+v, %d effects", out, b.effects(t))
 	}
 }
@@ -374,9 +375,7 @@ func TestTakeoverRace(t *testing.T) {
 func TestFrozenLease(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	h, work := b.blocked(t, "x")
-	first := b.start(t.Context(), "k", work)
-	<-h.begun
+	h := b.begin(t, "x")
 	// The takeover's transaction began before the lease ended. It must see that the lease has
 	// ended.
 	if err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
@@ -411,7 +410,7 @@ func TestFrozenLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(h.goOn)
-	<-first
+	<-h.out
 }
 
 // The completion and its effect are one transaction. The outcome of a lost COMMIT is looked up.
@@ -422,9 +421,7 @@ func TestCompletionIsOne(t *testing.T) {
 		point   string
 		effects int
 	}{{failpoint.AfterReserve, 0}, {failpoint.AfterWork, 0}, {failpoint.BeforeCommit, 0}, {failpoint.AfterCommit, 1}} {
-		if err := b.faults.Arm(c.point, idem.NSIDPush, failpoint.Error); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, c.point, idem.NSIDPush, failpoint.Error)
 		before := b.effects(t)
 		work := func(context.Context, int64) (idem.Done, error) { return b.done(t, c.point), nil }
 		answer, err := b.Run(t.Context(), outside(c.point), work)

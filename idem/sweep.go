@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// keepExpired is how long a record stays after its lifetime. During this time a late retry
+	// KeepExpired is how long a record stays after its lifetime. During this time a late retry
 	// learns that its key has expired.
-	keepExpired = 24 * time.Hour
+	KeepExpired = 24 * time.Hour
 	// keepAudit is how long a row of the audit log stays.
 	keepAudit = 90 * 24 * time.Hour
 	// sweepRecords bounds the records of one transaction, which locks the convos whose keys it
@@ -67,7 +67,7 @@ func deleteExpired(ctx context.Context, tx pgx.Tx, retire Retire) (int64, error)
 			INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
 			SELECT 'record', nsid, 'mlsd', 'expired', 'removed', 'lifetime over', count(*) FROM gone GROUP BY nsid
 		)
-		SELECT caller_did, nsid, scope, key FROM gone`, keepExpired, sweepRecords)
+		SELECT caller_did, nsid, scope, key FROM gone`, KeepExpired, sweepRecords)
 	if err != nil {
 		return 0, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/pgtest"
 )
 
@@ -86,9 +87,7 @@ func TestFirstUses(t *testing.T) {
 	wantFirst("a replay", 1)
 	do("")
 	wantFirst("a write without a key", 1)
-	if err := b.faults.Arm(failpoint.AfterCommit, nsid, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.AfterCommit, nsid, failpoint.Error)
 	do("l")
 	wantFirst("a lost COMMIT", 2)
 	pgtest.Age(t, b.db, "idempotency_keys", 8*24*time.Hour, "expires_at")
@@ -135,9 +134,7 @@ func TestLastError(t *testing.T) {
 	if lastError("k") == "" {
 		t.Error("success has deleted the last error")
 	}
-	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.AfterReserve, idem.NSIDPush, failpoint.Error)
 	if _, err := b.Run(t.Context(), outside("l"), succeeds); err == nil {
 		t.Fatal("the failpoint did not stop the work")
 	}

@@ -1,22 +1,18 @@
 package lexicons_test
 
 import (
-	"flag"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/bluesky-social/indigo/atproto/lexicon"
-	"github.com/google/go-cmp/cmp"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/moduletest"
 )
 
-var update = flag.Bool("update", false, "write the table of "+scopesPage)
-
 // scopesPage has the table of methods and permission sets, between two marks.
-const scopesPage = "../docs/clients/OAUTH.md"
+const scopesPage = "docs/clients/OAUTH.md"
 
 const namespace = "blue.catbird.mls."
 
@@ -87,34 +83,10 @@ func TestPermissionSets(t *testing.T) {
 			}
 		}
 	}
-	scopesTable(t, table)
-}
-
-// scopesTable compares the page's table with want.
-func scopesTable(t *testing.T, want string) {
-	t.Helper()
-	text, err := os.ReadFile(scopesPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begins, ends = "<!-- generated -->\n", "<!-- end -->\n"
-	before, rest, found := strings.Cut(string(text), begins)
-	got, after, closed := strings.Cut(rest, ends)
-	if !found || !closed {
-		t.Fatalf("%s lacks the marks of its table", scopesPage)
-	}
-	if *update {
-		got = want
-		if err := os.WriteFile(scopesPage, []byte(before+begins+got+ends+after), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s differs from the sets (-want +got):\n%s\nto write it: "+
-			"go test ./lexicons -run TestPermissionSets -update", scopesPage, diff)
-	}
+	moduletest.Table(t, scopesPage, "", table)
+	page := moduletest.Files(t, ".md")[scopesPage]
 	for _, set := range sets {
-		if scope := "include:" + namespace + set + "?aud="; !strings.Contains(before, scope) {
+		if scope := "include:" + namespace + set + "?aud="; !strings.Contains(page, scope) {
 			t.Errorf("%s does not show the scope %s", scopesPage, scope)
 		}
 	}

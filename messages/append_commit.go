@@ -3,13 +3,14 @@ package messages
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/mls"
+	"mlsd/outbox"
 )
 
 // CommitEntry is the log entry of a commit.
@@ -28,21 +29,27 @@ type CommitEntry struct {
 // must hold the row lock of the convo, and must have checked the epoch under that lock. A unique
 // index on (convo_id, epoch) ensures that an epoch has one commit.
 func AppendCommit(ctx context.Context, tx pgx.Tx, e CommitEntry) (seq int64, at time.Time, err error) {
-	err = tx.QueryRow(ctx, `
+	event := outbox.Event{Kind: outbox.Commit, Size: len(e.Body)}
+	if e.Successor != nil {
+		event.Detail = outbox.Detail{Epoch: e.Epoch, SuccessorGroupID: hex.EncodeToString(e.Successor)}
+	}
+	return appendEntry(ctx, tx, event, e.ConvoID, e.Sender, e.Epoch, e.Body, e.Key, e.Hash)
+}
+
+// appendEntry writes an entry of the event's kind at the end of a log, and the event.
+func appendEntry(ctx context.Context, tx pgx.Tx, event outbox.Event, convo uuid.UUID, sender syntax.DID, epoch int64,
+	body []byte, key string, hash [sha256.Size]byte) (seq int64, at time.Time, err error) {
+	batch := &pgx.Batch{}
+	batch.Queue(`
 		WITH convo AS (
 			UPDATE convos SET last_seq = last_seq + 1 WHERE id = $1::uuid RETURNING last_seq
-		), appended AS (
-			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-			SELECT $1::uuid, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
-			RETURNING convo_id, seq, kind, octet_length(body) AS size, created_at
-		), outboxed AS (
-			INSERT INTO outbox (kind, convo_id, seq, size, detail, created_at)
-			SELECT kind, convo_id, seq, size,
-				CASE WHEN $8::bytea IS NOT NULL THEN jsonb_build_object('epoch', $4::bigint, 'successorGroupId', encode($8, 'hex'))
-					END, created_at
-			FROM appended
 		)
-		SELECT seq, created_at FROM appended`,
-		e.ConvoID, int16(mls.ContentTypeCommit), e.Sender, e.Epoch, e.Body, e.Key, e.Hash[:], e.Successor).Scan(&seq, &at)
+		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+		SELECT $1::uuid, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
+		RETURNING seq, created_at`,
+		convo, int16(event.Kind), sender, epoch, body, key, hash[:]).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&seq, &at) })
+	outbox.Queue(batch, convo, event)
+	err = tx.SendBatch(ctx, batch).Close()
 	return seq, at, err
 }

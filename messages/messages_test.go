@@ -14,7 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
@@ -39,15 +41,7 @@ const (
 	mallory syntax.DID = "did:plc:mallory"
 )
 
-type uncounted struct{}
-
-func (uncounted) First(string)         {}
-func (uncounted) Replayed(string)      {}
-func (uncounted) Conflicted(string)    {}
-func (uncounted) InProgress(string)    {}
-func (uncounted) Expired(string)       {}
-func (uncounted) TakenOver(string)     {}
-func (uncounted) HeartbeatLost(string) {}
+type uncounted = idemtest.Uncounted
 
 func newFixture(t testing.TB, window int64) *fixture {
 	t.Helper()
@@ -246,17 +240,13 @@ func TestConcurrentBatches(t *testing.T) {
 func TestLostCommit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.AfterCommit, nsid.SendMessage, failpoint.Error)
 	d := f.draft(f.convos[0], alice, "k", "x")
 	first := f.append(t, d)[0]
 	if first.Err != nil || first.Replayed || first.Seq != 1 {
 		t.Fatalf("%+v", first)
 	}
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error)
 	if _, err := f.Append(t.Context(), []messages.Draft{f.draft(f.convos[0], alice, "l", "y")}); !errors.Is(err,
 		failpoint.ErrInjected) {
 		t.Fatalf("got %v", err)
@@ -267,20 +257,13 @@ func TestLostCommit(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcome: the backend is gone before COMMIT, and nothing was written.
-func TestUnknownOutcome(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, 0)
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+// killAtCommit starts a write, and ends its session just before COMMIT. With resume, the write goes
+// on.
+func (f *fixture) killAtCommit(t *testing.T, write func()) (resume func()) {
+	t.Helper()
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause)
 	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
-	failed := make(chan error, 1)
-	d := f.draft(f.convos[0], alice, "k", "x")
-	go func() {
-		_, err := f.Append(t.Context(), []messages.Draft{d})
-		failed <- err
-	}()
+	go write()
 	<-reached
 	_, err := f.db.Exec(t.Context(), `
 		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -288,7 +271,20 @@ func TestUnknownOutcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage)
+	return func() { f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage) }
+}
+
+// TestUnknownOutcome: the backend is gone before COMMIT, and nothing was written.
+func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	failed := make(chan error, 1)
+	d := f.draft(f.convos[0], alice, "k", "x")
+	resume := f.killAtCommit(t, func() {
+		_, err := f.Append(t.Context(), []messages.Draft{d})
+		failed <- err
+	})
+	resume()
 	if err := <-failed; !errors.Is(err, idem.ErrUnknownOutcome) {
 		t.Fatalf("got %v", err)
 	}
@@ -302,26 +298,15 @@ func TestUnknownOutcome(t *testing.T) {
 func TestLostCommitIsNotAnothers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
-	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	failed := make(chan error, 1)
-	go func() {
+	resume := f.killAtCommit(t, func() {
 		_, err := f.Append(t.Context(), []messages.Draft{f.draft(f.convos[0], alice, "k", "first")})
 		failed <- err
-	}()
-	<-reached
-	_, err := f.db.Exec(t.Context(), `
-		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	})
 	if got := f.append(t, f.draft(f.convos[0], alice, "k", "second"))[0]; got.Err != nil || got.Seq != 1 {
 		t.Fatalf("the other request: %+v", got)
 	}
-	f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage)
+	resume()
 	if err := <-failed; !errors.Is(err, idem.ErrUnknownOutcome) {
 		t.Fatalf("the lost one: %v", err)
 	}

@@ -11,8 +11,10 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/nsid"
+	"mlsd/internal/pgtest"
 	"mlsd/messages"
 )
 
@@ -36,7 +38,7 @@ func TestChangedBetweenSnapshotAndLock(t *testing.T) {
 	release := f.lock(t, `SELECT pg_advisory_xact_lock(1)`)
 	d := with(f.mint(t)(), f.draft(f.convos[0], alice, "k", "x"))
 	got := f.later(t.Context(), d)
-	f.waitsForLock(t)
+	pgtest.AwaitLockWaits(t, f.db, 1)
 	if _, err := f.db.Exec(t.Context(), `UPDATE convos SET epoch = epoch + 1 WHERE id = $1`, d.ConvoID); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +59,7 @@ func TestJoinedMeanwhile(t *testing.T) {
 	release := f.lock(t, lockConvo, a.ConvoID)
 	done := make(chan []messages.Result, 1)
 	go func() { done <- f.Write(t.Context(), a, c) }()
-	f.waitsForLock(t)
+	pgtest.AwaitLockWaits(t, f.db, 1)
 	if _, err := f.db.Exec(t.Context(), `
 		UPDATE members SET left_at = NULL, left_seq = NULL, left_epoch = NULL WHERE convo_id = $1 AND did = $2`, c.ConvoID,
 		carol); err != nil {
@@ -66,7 +68,7 @@ func TestJoinedMeanwhile(t *testing.T) {
 	free := f.lock(t, lockConvo, c.ConvoID)
 	release()
 	// The first try waits for nothing more: what waits now is the second one.
-	f.waitsForLock(t)
+	pgtest.AwaitLockWaits(t, f.db, 1)
 	free()
 	for i, r := range <-done {
 		if r.Err != nil || r.Replayed {
@@ -98,7 +100,7 @@ func TestLeftWhileWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := f.later(t.Context(), with(token(), stored))
-	f.waitsForLock(t)
+	pgtest.AwaitLockWaits(t, f.db, 1)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +117,7 @@ func TestAppendedWhileWaiting(t *testing.T) {
 	paused, resume := f.pause(t, f.convos[0])
 	got := make(chan []messages.Result, 1)
 	go func() { got <- f.node().Write(t.Context(), f.draft(f.convos[0], alice, "paused", "paused")) }()
-	f.waitsForLock(t)
+	pgtest.AwaitLockWaits(t, f.db, 1)
 	resume()
 	first := <-paused
 	if first.err != nil {
@@ -126,23 +128,12 @@ func TestAppendedWhileWaiting(t *testing.T) {
 	}
 }
 
-// waitsForLock waits until a session waits for a lock.
-func (f *fixture) waitsForLock(t *testing.T) {
-	t.Helper()
-	eventually(t, func() bool {
-		return f.count(t, `
-			SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 1
-	})
-}
-
 // Two requests with one key and different content share a transaction, whose COMMIT is lost and has
 // not happened: the second one does not conflict with a message that does not exist.
 func TestConflictWithLostMessage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error)
 	got := f.Write(t.Context(), f.draft(f.convos[0], alice, "k", "one"), f.draft(f.convos[0], alice, "k", "two"))
 	for i, r := range got {
 		if !errors.Is(r.Err, idem.ErrUnknownOutcome) {

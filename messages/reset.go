@@ -62,17 +62,7 @@ func AppendReset(ctx context.Context, tx pgx.Tx, e ResetEntry) (seq int64, at ti
 	if e.Opens {
 		key = "\x01opens"
 	}
-	err = tx.QueryRow(ctx, `
-		WITH convo AS (
-			UPDATE convos SET last_seq = last_seq + 1 WHERE id = $1 RETURNING last_seq
-		), appended AS (
-			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-			SELECT $1, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
-			RETURNING convo_id, seq, kind, created_at
-		), outboxed AS (
-			INSERT INTO outbox (kind, convo_id, seq, detail, created_at) SELECT kind, convo_id, seq, $8, created_at FROM appended
-		)
-		SELECT seq, created_at FROM appended`,
-		e.ConvoID, int16(KindReset), e.Sender, e.Epoch, e.Body, key, e.Hash[:], e.Detail).Scan(&seq, &at)
+	event := outbox.Event{Kind: outbox.Reset, Detail: e.Detail}
+	seq, at, err = appendEntry(ctx, tx, event, e.ConvoID, e.Sender, e.Epoch, e.Body, key, e.Hash)
 	return seq, at, errs.Wrap(err, "append the entry of a reset")
 }

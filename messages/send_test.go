@@ -15,7 +15,9 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/idem"
+	"mlsd/internal/await"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
@@ -54,9 +56,7 @@ func (f *fixture) pause(t *testing.T, convo uuid.UUID) (paused <-chan outcome, r
 // pauseAt is pause with a message of the caller's.
 func (f *fixture) pauseAt(t *testing.T, d messages.Draft) (paused <-chan outcome, resume func()) {
 	t.Helper()
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause)
 	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	paused = f.later(t.Context(), d)
 	<-reached
@@ -68,18 +68,7 @@ func (f *fixture) pauseAt(t *testing.T, d messages.Draft) (paused <-chan outcome
 // queued waits until n drafts wait.
 func (f *fixture) queued(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, func() bool {
-		return f.Queued() == n
-	})
-}
-
-func eventually(t *testing.T, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not happen")
-		}
-	}
+	await.Until(t, fmt.Sprint(n, " drafts wait"), func() bool { return f.Queued() == n })
 }
 
 // lock runs query in a transaction that keeps its locks until release.
@@ -146,9 +135,7 @@ func TestCallerHangsUp(t *testing.T) {
 	f := newFixture(t, 0)
 	convo := f.convos[0]
 	ctx, hangUp := context.WithCancel(t.Context())
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause)
 	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	writing := f.later(ctx, f.draft(convo, alice, "writing", "x"))
 	<-reached
@@ -306,7 +293,7 @@ func TestBusyConvoHoldsUpNoOther(t *testing.T) {
 					t.Error(got.err)
 				}
 			}
-			eventually(t, f.Idle)
+			await.Until(t, "the log is idle", f.Idle)
 		})
 	}
 }
@@ -375,21 +362,10 @@ func TestLostBatch(t *testing.T) {
 		f.draft(convo, mallory, "outsider", "x"), f.draft(convo, alice, "recorded", "recorded"),
 		f.draft(convo, alice, "rival", "x"),
 	}
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
-	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
 	done := make(chan []messages.Result, 1)
-	go func() { done <- f.Write(t.Context(), batch...) }()
-	<-reached
-	_, err := f.db.Exec(t.Context(), `
-		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resume := f.killAtCommit(t, func() { done <- f.Write(t.Context(), batch...) })
 	rivals := f.append(t, f.draft(convo, alice, "taken", "other"), f.draft(convo, alice, "rival", "x"))
-	f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage)
+	resume()
 	got := <-done
 	for i, want := range []error{nil, idem.ErrUnknownOutcome, idem.ErrUnknownOutcome, messages.ErrConvoNotFound, nil,
 		nil} {
@@ -402,9 +378,7 @@ func TestLostBatch(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.AfterCommit, nsid.SendMessage, failpoint.Error)
 	got = f.Write(t.Context(), f.draft(convo, alice, "a", "x"), f.draft(f.convos[1], bob, "b", "x"),
 		f.draft(convo, carol, "c", "x"))
 	if got[0].Err != nil || got[0].Seq != 4 || got[1].Err != nil || got[1].Seq != 1 ||
@@ -585,8 +559,8 @@ func TestOutsiderPassesTheLane(t *testing.T) {
 	f := newFixture(t, 0)
 	release := f.lock(t, lockConvo, f.convos[0])
 	member := f.later(t.Context(), f.draft(f.convos[0], alice, "a", "x"))
-	eventually(t, func() bool { return f.Busy(f.convos[0]) })
-	f.waitsForLock(t)
+	await.Until(t, "the convo is busy", func() bool { return f.Busy(f.convos[0]) })
+	pgtest.AwaitLockWaits(t, f.db, 1)
 	if _, err := f.Send(t.Context(), f.draft(f.convos[0], mallory, "m", "x")); !errors.Is(err, messages.ErrConvoNotFound) {
 		t.Errorf("the outsider: %v", err)
 	}

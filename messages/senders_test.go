@@ -40,7 +40,11 @@ type senders struct {
 
 func newSenders(b *testing.B, convos int, sequenced bool) *senders {
 	b.Helper()
-	db := pgtest.Database(b, pgtest.MaxConns(24))
+	return newSendersOn(b, pgtest.Database(b, pgtest.MaxConns(24)), convos, sequenced)
+}
+
+func newSendersOn(b *testing.B, db *pgxpool.Pool, convos int, sequenced bool) *senders {
+	b.Helper()
 	log := slog.New(slog.DiscardHandler)
 	s := &senders{many: 128, db: db, log: messages.NewLog(db, 0, uncounted{}, log, nil), wake: func() {}}
 	for range convos {

@@ -86,16 +86,6 @@ const acceptConvos = `
 	FROM unnest($1::uuid[], $2::text[]) AS s (convo_id, sender_did) WHERE members.convo_id = s.convo_id AND did =
 		s.sender_did`
 
-// outboxTogether is one event row for all messages of a transaction.
-const outboxTogether = `
-	INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at) VALUES ($1, $2::uuid[], $3::bigint[], $4::integer[], $5)`
-
-// outboxEach is an event row for each log entry. It is used for a single message. It is also used
-// if one of the entries is a proposal, because a proposal must keep its place.
-const outboxEach = `
-	INSERT INTO outbox (kind, convo_id, seq, size, created_at)
-	SELECT e.*, $5 FROM unnest($1::smallint[], $2::uuid[], $3::bigint[], $4::integer[]) AS e`
-
 // queuePushes adds a row for each convo and sender. It only locks a row that exists already. The
 // lock keeps the fan-out from taking the row before this transaction has committed.
 const queuePushes = `

@@ -14,8 +14,11 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/idem"
+	"mlsd/internal/await"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/nsid"
+	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/messages"
@@ -272,7 +275,7 @@ func TestTokenUsedMeanwhile(t *testing.T) {
 	}
 	done := make(chan []messages.Result, 1)
 	go func() { done <- f.Write(t.Context(), d, neighbour) }()
-	f.waitsForLock(t)
+	pgtest.AwaitLockWaits(t, f.db, 1)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +345,7 @@ func TestTokenOfBusyConvo(t *testing.T) {
 				f.queued(t, n) // for one batch
 				resume()
 				<-paused
-				eventually(t, func() bool { return f.Busy(f.convos[0]) })
+				await.Until(t, "the convo is busy", func() bool { return f.Busy(f.convos[0]) })
 				release()
 				for i, w := range waiting {
 					if got := <-w; got.err != nil || got.Replayed {
@@ -366,16 +369,12 @@ func TestTokenAndTransaction(t *testing.T) {
 	f := newFixture(t, 0)
 	token := f.mint(t)
 	d := with(token(), f.draft(f.convos[0], alice, "k", "x"))
-	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error)
 	if _, err := f.Send(t.Context(), d); !errors.Is(err, failpoint.ErrInjected) {
 		t.Fatalf("got %v", err)
 	}
 	f.wantUsed(t, 0)
-	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.AfterCommit, nsid.SendMessage, failpoint.Error)
 	if r, err := f.Send(t.Context(), d); err != nil || r.Replayed || r.Seq != 1 { // the outcome is looked up
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -392,12 +391,10 @@ func TestTokenOfLostTransaction(t *testing.T) {
 	f := newFixture(t, 0)
 	token := f.mint(t)
 	release := f.lock(t, lockConvo, f.convos[0])
-	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, f.faults, failpoint.AfterCommit, nsid.SendMessage, failpoint.Error)
 	d := f.draft(f.convos[0], alice, "k", "x")
 	sent := f.later(t.Context(), with(token(), d))
-	eventually(t, func() bool { return f.Busy(f.convos[0]) })
+	await.Until(t, "the convo is busy", func() bool { return f.Busy(f.convos[0]) })
 	release()
 	if got := <-sent; got.err != nil || got.Replayed || got.Seq != 1 {
 		t.Fatalf("%+v", got)

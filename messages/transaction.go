@@ -16,6 +16,7 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
 	"mlsd/mls"
+	"mlsd/outbox"
 )
 
 // transaction is what one transaction reads, decides and writes.
@@ -122,7 +123,7 @@ func (t *transaction) readUsedTokens(rows pgx.Rows) error {
 
 // writeStatements returns all statements that queueWrites can queue.
 func (t *transaction) writeStatements() []string {
-	all := []string{insertMessages, advanceConvos, acceptConvos, outboxTogether, outboxEach, queuePushes}
+	all := []string{insertMessages, advanceConvos, acceptConvos, outbox.MessagesTogether, outbox.MessagesEach, queuePushes}
 	if t.used != nil {
 		all = append(all, useTokens)
 	}
@@ -220,18 +221,12 @@ func (t *transaction) queueEvents(batch *pgx.Batch) {
 	kinds, seqs, sizes := make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n),
 		make(pgpool.Array[pgpool.Int], n)
 	convos := make(pgpool.Array[pgpool.UUID], n)
-	together := n > 1
 	for at, i := range t.appended {
 		d := &t.drafts[i]
 		kinds[at], convos[at], seqs[at], sizes[at] = pgpool.Int(d.Kind), t.convoIDs[i], pgpool.Int(t.results[i].Seq),
 			pgpool.Int(len(d.Body))
-		together = together && d.Kind == mls.ContentTypeApplication
 	}
-	if together {
-		batch.Queue(outboxTogether, int16(mls.ContentTypeApplication), convos, seqs, sizes, t.now)
-	} else {
-		batch.Queue(outboxEach, kinds, convos, seqs, sizes, t.now)
-	}
+	outbox.QueueMessages(batch, kinds, convos, seqs, sizes, t.now)
 }
 
 func (t *transaction) queuePushes(batch *pgx.Batch) {

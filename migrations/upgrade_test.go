@@ -23,6 +23,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver that sql.Open names
 
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/pgtest"
 	"mlsd/migrations"
 )
@@ -372,9 +373,7 @@ func TestWaitForAnother(t *testing.T) {
 	url := pgtest.URL(t)
 	files := next(t, `CREATE TABLE next ()`, `DROP TABLE next`)
 	faults := failpoint.New()
-	if err := faults.Arm(failpoint.BeforeCommit, "up 999", failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, faults, failpoint.BeforeCommit, "up 999", failpoint.Pause)
 	first, second, log := make(chan error, 1), make(chan error, 1), newRecords()
 	go func() { first <- migrations.Up(t.Context(), url, migrations.Files(files), migrations.Faults(faults)) }()
 	<-faults.Reached(failpoint.BeforeCommit, "up 999")

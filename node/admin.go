@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -25,7 +26,7 @@ func (n *Node) admin(access *operator.Access, pages *console.Console) http.Handl
 	handle("GET /readyz", operator.Open, n.readiness())
 	handle("GET /metrics", operator.Metrics,
 		promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
-	handle("GET /check", operator.Read, &checker{n.db.maintenance, log, n.checks})
+	handle("GET /check", operator.Read, &checker{n.db.maintenance, log, n.checks, time.Now})
 	handle("GET /check/clients", operator.Read, clientFaults(n.db.maintenance, log))
 	handle("GET /debug/pprof/", operator.Write, http.HandlerFunc(pprof.Index))
 	handle("GET /debug/pprof/profile", operator.Write, http.HandlerFunc(pprof.Profile))

@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"mlsd/api"
+	"mlsd/internal/moduletest"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/standby"
 )
@@ -94,7 +95,7 @@ func TestAlerts(t *testing.T) {
 	if len(alerts) < 20 {
 		t.Fatalf("alerts %v", alerts)
 	}
-	wantTable(t, runbook, table.String())
+	moduletest.Table(t, "docs/"+runbook, "", table.String())
 	for _, name := range metric.FindAllString(page+readPage(t, "OPERATING.md"), -1) {
 		if !exists(name) {
 			t.Errorf("a page for operators has %s, which does not exist", name)

@@ -27,6 +27,16 @@ func (c Config) Check(log *slog.Logger) (*operator.Access, error) {
 		c.checkAPNs(), err)
 }
 
+// Doubts returns what the operator should change, as far as this shows without the database and the
+// network. Settings can be used in spite of it.
+func (c Config) Doubts() (doubts []string) {
+	if c.KeptUnasked {
+		doubts = append(doubts, "messages are kept for ever; set MLSD_MESSAGE_RETENTION (a public service: 2160h), or to 0 "+
+			"if that is meant")
+	}
+	return doubts
+}
+
 // checkServiceDID fails if other machines can reach the service, but its DID is the default one. On
 // every machine, the default DID names that machine itself.
 func (c Config) checkServiceDID() error {

@@ -31,6 +31,8 @@ import (
 
 // Config is what an operator can set by flag, by environment variable or in a file.
 type Config struct {
+	// EnvFile (MLSD_ENV_FILE) is the file with settings. Empty means none.
+	EnvFile string
 	// Listen (MLSD_LISTEN) is the address of the public listener.
 	Listen string
 	// AdminListen (MLSD_ADMIN_LISTEN) is the address of the admin listener: metrics, health,
@@ -250,9 +252,10 @@ type Chosen struct {
 // choose returns the value of each setting, by its variable: what the command line says, else the
 // environment, else the file that MLSD_ENV_FILE names, else the default.
 func choose(cmd *cli.Command) (map[string]Chosen, error) {
-	file, err := readEnvFile(cmd.String(envFileFlag))
+	path := cmd.String(envFileFlag)
+	file, err := readEnvFile(path)
 	if err != nil {
-		return nil, err
+		return nil, explainUnreadable(err, path, cmd.FullName())
 	}
 	all := map[string]Chosen{}
 	for _, s := range settings {
@@ -312,6 +315,14 @@ func configure(cmd *cli.Command) (Config, error) {
 		c.DataDir = dir
 	}
 	return c, c.completeAttachments()
+}
+
+// Sources says where the settings are read from.
+func (c Config) Sources() string {
+	if c.EnvFile == "" {
+		return "flags and the environment, and no file: --env-file (MLSD_ENV_FILE) names none"
+	}
+	return "flags, the environment and " + c.EnvFile
 }
 
 // completeAttachments chooses the store of attachments, and checks that it is described.

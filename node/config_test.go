@@ -17,6 +17,7 @@ import (
 	"mlsd/api"
 	"mlsd/features/attachments/s3store"
 	"mlsd/idem"
+	"mlsd/internal/moduletest"
 	"mlsd/internal/nsid"
 	"mlsd/people/quota"
 	"mlsd/welcome"
@@ -428,7 +429,7 @@ func TestSettingsPage(t *testing.T) {
 		}
 		fmt.Fprintf(&want, "| `%s` | %s | %s |\n", s.env, value, s.usage)
 	}
-	wantTable(t, "SETTINGS.md", want.String())
+	moduletest.Table(t, "docs/SETTINGS.md", "", want.String())
 }
 
 func TestBuild(t *testing.T) {

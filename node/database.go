@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"mlsd/internal/errs"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
@@ -50,8 +48,31 @@ func stopDatabase(ctx context.Context, own *localpg.Server) error {
 	return own.Stop(ctx)
 }
 
-// WithDatabase calls do with the URL of the database to use.
+// RunningDatabase returns the URL of the operator's database, or of the private PostgreSQL of the
+// mlsd that runs on the data directory.
+func RunningDatabase(cfg Config) (string, error) {
+	if cfg.DatabaseURL != "" {
+		return cfg.DatabaseURL, nil
+	}
+	url, err := localpg.Running(cfg.DataDir, localpg.Database)
+	return url, errs.Wrap(err, "MLSD_DATABASE_URL is not set (settings are read from %s), so this is about a PostgreSQL "+
+		"of mlsd's own", cfg.Sources())
+}
+
+// WithDatabase calls do with the URL of the database to use, for a command. If the private
+// PostgreSQL does not run, it runs until do returns. Only the service makes a cluster: a command
+// that makes one acts on the wrong database.
 func WithDatabase(ctx context.Context, cfg Config, stderr io.Writer, do func(url string) error) (err error) {
+	if cfg.DatabaseURL == "" {
+		url, err := RunningDatabase(cfg)
+		if err == nil {
+			return do(url)
+		}
+		exists, existsErr := localpg.HasCluster(cfg.DataDir)
+		if !exists || !errors.Is(err, localpg.ErrNotRunning) {
+			return errors.Join(err, existsErr)
+		}
+	}
 	shown := terminal.New(stderr)
 	end := shown.Show()
 	url, own, err := database(ctx, cfg, cfg.Logger(shown), shown.Step)
@@ -87,16 +108,41 @@ func awaitDatabase(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 }
 
-// Reach fails unless the operator's PostgreSQL and its standby, if they are set, accept a
-// connection.
-func (c Config) Reach(ctx context.Context) error {
+// Reach fails unless a node can work with the database to use, and with its standby if one is set.
+// It returns what the operator should change.
+func (c Config) Reach(ctx context.Context, stderr io.Writer) (doubts []string, err error) {
+	c.WaitForDatabase = 0
+	err = WithDatabase(ctx, c, stderr, func(url string) (err error) {
+		if doubts, err = c.judgeDatabase(ctx); err != nil {
+			return err
+		}
+		if err := c.claimDatabase(ctx, url, false); err != nil {
+			return err
+		}
+		return c.reachStandby(ctx)
+	})
+	return doubts, err
+}
+
+// judgeDatabase fails if the role or the settings of the operator's PostgreSQL keep a node from
+// working. It returns what the operator should change.
+func (c Config) judgeDatabase(ctx context.Context) (doubts []string, err error) {
 	if c.DatabaseURL == "" {
-		return nil
+		return nil, nil // localpg sets its own
 	}
-	if err := reach(ctx, c.DatabaseURL, reachTimeout); err != nil {
-		return err
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	cfg, err := pgpool.Config(c.DatabaseURL)
+	if err != nil {
+		return nil, err
 	}
-	return c.reachStandby(ctx)
+	conn, err := pgpool.Connect(ctx, cfg.ConnConfig)
+	if err != nil {
+		return nil, fmt.Errorf("reach the database that MLSD_DATABASE_URL names: %w", err)
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	doubts, err = pgpool.Check(ctx, conn, cfg)
+	return doubts, errs.Wrap(err, "MLSD_DATABASE_URL")
 }
 
 // reach fails unless the operator's PostgreSQL accepts a connection within timeout, and gives the
@@ -104,11 +150,7 @@ func (c Config) Reach(ctx context.Context) error {
 func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	cfg, err := pgxpool.ParseConfig(url) // pgx.ParseConfig does not know the settings of pools
-	if err != nil {
-		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
-	}
-	conn, err := pgpool.Connect(ctx, cfg.ConnConfig)
+	conn, err := pgpool.ConnectFor(ctx, url, nil)
 	if err != nil {
 		return fmt.Errorf("reach the database that MLSD_DATABASE_URL names: %w", err)
 	}

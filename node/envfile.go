@@ -14,8 +14,8 @@ const maxEnvFile = 1 << 20
 
 // readEnvFile reads settings from a file, by their variables. A line is empty, a comment that
 // begins with #, or NAME=VALUE. White space around the value does not count, and neither does one
-// pair of quotes around it. Nothing in the value is replaced. systemd's EnvironmentFile and
-// compose's env_file read such lines in the same way. An empty path means no file.
+// pair of quotes around it. Nothing in the value is replaced. compose's env_file reads such lines in
+// the same way. An empty path means no file.
 func readEnvFile(path string) (map[string]Chosen, error) {
 	if path == "" {
 		return nil, nil

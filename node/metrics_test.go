@@ -4,12 +4,12 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
+
+	"mlsd/internal/moduletest"
 )
 
 // Finding G1: no metric exists that nothing moves. Each field that is a metric is moved by a function of
@@ -89,23 +89,17 @@ func isPrometheus(s *ast.SelectorExpr) bool {
 // sources parses the module's files, without tests and the simulator, by their paths.
 func sources(t *testing.T) map[string]*ast.File {
 	t.Helper()
-	const root = ".."
-	all, files := map[string]*ast.File{}, token.NewFileSet()
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		name := strings.TrimPrefix(filepath.ToSlash(path), root+"/")
-		switch {
-		case err != nil:
-			return err
-		case e.IsDir() && slices.Contains([]string{"clientsim", "clients", "node_modules", ".git"}, e.Name()):
-			return filepath.SkipDir
-		case e.IsDir() || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go"):
-			return nil
+	all, set := map[string]*ast.File{}, token.NewFileSet()
+	for name, text := range moduletest.Files(t, ".go") {
+		folder, _, _ := strings.Cut(name, "/")
+		if strings.HasSuffix(name, "_test.go") || folder == "clientsim" || folder == "clients" {
+			continue
 		}
-		all[name], err = parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+		file, err := parser.ParseFile(set, name, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = file
 	}
 	return all
 }

@@ -1,27 +1,19 @@
 package node
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"mlsd/internal/moduletest"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var update = flag.Bool("update", false, "write the tables of docs/"+metricsPage+" and docs/SETTINGS.md")
-
-// metricsPage is the page of metrics, in docs. Its table stands between two marks.
-const (
-	metricsPage = "operating/METRICS.md"
-	tableBegins = "<!-- generated -->\n"
-	tableEnds   = "<!-- end -->\n"
-)
+// metricsPage is the page of metrics, in docs.
+const metricsPage = "operating/METRICS.md"
 
 // description is what a node says of a metric.
 type description struct{ name, help, labels string }
@@ -74,26 +66,5 @@ func TestMetricsPage(t *testing.T) {
 	for _, d := range descriptions(t) {
 		fmt.Fprintf(&want, "| `%s` | %s | %s |\n", d.name, strings.ReplaceAll(d.labels, ",", ", "), d.help)
 	}
-	wantTable(t, metricsPage, want.String())
-}
-
-// wantTable expects the table between the marks of a page. With -update it writes it.
-func wantTable(t *testing.T, name, want string) {
-	t.Helper()
-	before, rest, begins := strings.Cut(readPage(t, name), tableBegins)
-	got, after, ends := strings.Cut(rest, tableEnds)
-	if !begins || !ends {
-		t.Fatalf("docs/%s lacks the marks of its table", name)
-	}
-	if *update {
-		got = want
-		text := before + tableBegins + got + tableEnds + after
-		if err := os.WriteFile(filepath.Join("../docs", name), []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("docs/%s differs from what the program says (-want +got):\n%s\nto write it: "+
-			"go test ./node -run %s -update", name, diff, t.Name())
-	}
+	moduletest.Table(t, "docs/"+metricsPage, "", want.String())
 }

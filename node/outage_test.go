@@ -61,16 +61,25 @@ func (d *fakeDatabase) ping(context.Context) error {
 	return nil
 }
 
-// O4: an outage of five and a half minutes, in which eight records a second say that something
-// failed, is one line when it begins, one each minute, and one when it is over.
-func TestOutage(t *testing.T) {
-	t.Parallel()
+// watched runs a test with a database that a log watches, in a bubble of time.
+func watched(t *testing.T, run func(t *testing.T, out *lines, log *outageLog, db *fakeDatabase)) {
 	synctest.Test(t, func(t *testing.T) {
 		out, next := newLines()
 		log, db := newOutageLog(next), &fakeDatabase{}
 		ctx, stop := context.WithCancel(t.Context())
 		go log.Run(ctx, db.ping)
 		synctest.Wait()
+		run(t, out, log, db)
+		stop()
+		synctest.Wait()
+	})
+}
+
+// O4: an outage of five and a half minutes, in which eight records a second say that something
+// failed, is one line when it begins, one each minute, and one when it is over.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, out *lines, log *outageLog, db *fakeDatabase) {
 		gone := error(io.ErrUnexpectedEOF)
 		db.away.Store(&gone)
 		log.Error("it failed", "error", gone)
@@ -103,8 +112,6 @@ level=WARN msg="the database is back" after=5m30.5s left_out=2641
 		if !strings.HasPrefix(out.String(), `level=ERROR msg="the database cannot be reached"`) {
 			t.Errorf("the next outage is %q", out)
 		}
-		stop()
-		synctest.Wait()
 	})
 }
 
@@ -112,12 +119,7 @@ level=WARN msg="the database is back" after=5m30.5s left_out=2641
 // adds no line to an outage. The lines that it has left out are counted.
 func TestOutageOfLimitedLines(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		out, next := newLines()
-		log, db := newOutageLog(next), &fakeDatabase{}
-		ctx, stop := context.WithCancel(t.Context())
-		go log.Run(ctx, db.ping)
-		synctest.Wait()
+	watched(t, func(t *testing.T, out *lines, log *outageLog, db *fakeDatabase) {
 		limited := ratelog.New(log.Logger)
 		gone := error(io.ErrUnexpectedEOF)
 		db.away.Store(&gone)
@@ -138,8 +140,6 @@ func TestOutageOfLimitedLines(t *testing.T) {
 		if !strings.Contains(out.String(), "of another kind") {
 			t.Errorf("after the outage the log is\n%s", out)
 		}
-		stop()
-		synctest.Wait()
 	})
 }
 

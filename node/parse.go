@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"mlsd/api"
 	"mlsd/features/relay"
 	"mlsd/internal/duration"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
 )
 
@@ -161,17 +163,43 @@ func checkAddress(v string) error {
 	return nil
 }
 
-// checkDatabaseURL refuses a URL that the driver cannot read. It does not return the driver's
-// error, which can quote the password.
+// The widest networks of proxies, in bits of their prefixes. They are the largest private ones,
+// 10.0.0.0/8 and fc00::/7.
+const widestIPv4, widestIPv6 = 8, 7
+
+// proxies reads networks. A network that has the clients in it is refused: each of them could say that
+// it has another address.
+func proxies(v string) (networks []netip.Prefix, err error) {
+	for _, text := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no network: want networks such as 10.0.0.0/8,fd00::/8; one address is 192.0.2.7/32",
+				text)
+		}
+		widest := widestIPv6
+		if network.Addr().Is4() {
+			widest = widestIPv4
+		}
+		if network.Bits() < widest {
+			return nil, fmt.Errorf("%q has clients in it, and whoever connects from there can forge an address: name your "+
+				"proxies, such as 10.0.0.2/32", text)
+		}
+		networks = append(networks, network)
+	}
+	return networks, nil
+}
+
+// checkDatabaseURL refuses a URL that the driver cannot read, or with a parameter that nobody reads.
+// It does not return the driver's error, which can quote the password.
 func checkDatabaseURL(v string) error {
 	if v == "" {
 		return nil
 	}
-	_, err := pgxpool.ParseConfig(v)
+	cfg, err := pgxpool.ParseConfig(v)
 	var file *fs.PathError // of a certificate, for example
 	switch {
 	case err == nil:
-		return nil
+		return pgpool.CheckParameters(cfg.ConnConfig.RuntimeParams)
 	case errors.As(err, &file):
 		return file
 	}

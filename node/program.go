@@ -19,7 +19,10 @@ func Main(name string, run func(ctx context.Context, args, environ []string, std
 	// The first signal shuts the server down in order. After it, signals have their default effect:
 	// a second one ends the process.
 	context.AfterFunc(ctx, stop)
-	err := run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
+	environ, err := withPackagedSettings(os.Environ())
+	if err == nil {
+		err = run(ctx, os.Args, environ, os.Stdout, os.Stderr)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, name+":", err)

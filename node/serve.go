@@ -41,6 +41,7 @@ type lifecycle struct {
 	console                   *console.Console
 	public, admin             *http.Server
 	failed                    chan error // from the HTTP servers
+	startEnds                 func()     // ends watchStart
 
 	closers
 }
@@ -58,6 +59,7 @@ func Serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		l.prepare,
 		l.startTraces,
 		l.startDatabase,
+		l.watchStart,
 		l.migrate,
 		l.checkStandby,
 		l.watchDatabase,
@@ -86,11 +88,15 @@ func (l *lifecycle) prepare(context.Context) (err error) {
 		return err
 	}
 	tuneMemory(l.log)
-	if l.cfg.KeptUnasked {
-		l.log.Warn("messages are kept for ever; set MLSD_MESSAGE_RETENTION (a public service: 2160h), or to 0 if that is " +
-			"meant")
-	}
+	l.warn(l.cfg.Doubts())
 	return nil
+}
+
+// warn logs what the operator should change.
+func (l *lifecycle) warn(doubts []string) {
+	for _, doubt := range doubts {
+		l.log.Warn(doubt)
+	}
 }
 
 // startTraces makes the tracer before the other parts, so that it closes last and sends their
@@ -122,12 +128,17 @@ func (l *lifecycle) startDatabase(ctx context.Context) error {
 		l.databaseEnded = own.Done()
 		l.onClose(func(ctx context.Context) error { return stopDatabase(ctx, own) })
 	}
-	return nil
+	doubts, err := l.cfg.judgeDatabase(ctx)
+	l.warn(doubts)
+	return err
 }
 
 func (l *lifecycle) migrate(ctx context.Context) error {
 	l.shown.Step("making the schema", "")
-	return migrations.Up(ctx, l.databaseURL, migrations.Log(l.log))
+	if err := migrations.Up(ctx, l.databaseURL, migrations.Log(l.log)); err != nil {
+		return err
+	}
+	return l.cfg.claimDatabase(ctx, l.databaseURL, true)
 }
 
 // watchDatabase turns the log lines of an outage of the database into one line.
@@ -175,6 +186,7 @@ func (l *lifecycle) startHTTP(context.Context) error {
 
 // announce prints both addresses. Programs that start the server wait for these lines.
 func (l *lifecycle) announce(context.Context) error {
+	l.startEnds()
 	l.started()
 	_, err := fmt.Fprintf(l.stdout, "mlsd admin on http://%s\nmlsd listening on http://%s\n", l.adminListen.Addr(),
 		l.publicListen.Addr())

@@ -2,7 +2,6 @@ package node
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strconv"
@@ -51,9 +50,8 @@ func (s setting) flag() string {
 const envPrefix = "MLSD_"
 
 var settings = append([]setting{
-	one("MLSD_ENV_FILE", "file with settings, one NAME=VALUE a line; a variable or flag wins over it", "", func(*Config, string) error {
-		return nil // choose reads the file
-	}),
+	one("MLSD_ENV_FILE", "file with settings, one NAME=VALUE a line; a variable or flag wins over it; empty: none, or /etc/mlsd/mlsd.env if mlsd is the Debian package's", "",
+		text(func(c *Config) *string { return &c.EnvFile }, nil)), // choose reads the file
 	one("MLSD_LISTEN", "address of the public listener; unless it is on loopback, MLSD_SERVICE_DID must be set", "127.0.0.1:8080",
 		text(func(c *Config) *string { return &c.Listen }, checkAddress)),
 	one("MLSD_ADMIN_LISTEN", "address of the admin listener: console, metrics, health, checks, profiles; unless it is on loopback, MLSD_ADMIN_TOKEN must be set", "127.0.0.1:8081",
@@ -150,16 +148,8 @@ var settings = append([]setting{
 		text(func(c *Config) *string { return &c.RelayURL }, checkRelayURL)),
 	one("MLSD_ERASE_AFTER", "how long after an account was deleted its data is to be erased; 0: never", "720h",
 		value(func(c *Config) *time.Duration { return &c.EraseAfter }, notNegative)),
-	one("MLSD_TRUSTED_PROXIES", "networks whose X-Forwarded-For is believed, comma separated: 10.0.0.0/8,fd00::/8", "", func(c *Config, v string) error {
-		for _, text := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
-			network, err := netip.ParsePrefix(text)
-			if err != nil {
-				return fmt.Errorf("%q is no network: want networks such as 10.0.0.0/8,fd00::/8; one address is 192.0.2.7/32", text)
-			}
-			c.TrustedProxies = append(c.TrustedProxies, network)
-		}
-		return nil
-	}),
+	one("MLSD_TRUSTED_PROXIES", "networks whose X-Forwarded-For is believed, comma separated: 10.0.0.0/8,fd00::/8", "",
+		value(func(c *Config) *[]netip.Prefix { return &c.TrustedProxies }, proxies)),
 	one("MLSD_REPORT_KEY", "public key that reports of abuse are sealed to, as mlsd report-key writes it, or file:PATH; empty: no reports are taken", "",
 		textOrFile(func(c *Config) *string { return &c.ReportKey }, checkReportKey)),
 	one("MLSD_REQUEST_SAMPLE", "one of so many successful requests is recorded, as all are that fail or take a second; 0: none", "100",

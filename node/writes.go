@@ -18,6 +18,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/features/requests"
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
 
@@ -126,17 +127,17 @@ func (w *writeWatch) RunOnce(ctx context.Context) error {
 			return nil
 		}
 	}
-	holders, err := w.holders(ctx)
+	waits, err := w.waitsFor(ctx)
 	if !failing {
 		if err != nil {
 			return err
 		}
-		if holders != "" {
-			w.log.WarnContext(ctx, "writes wait for locks", "failed", failed, "holders", holders)
+		if waits != "" {
+			w.log.WarnContext(ctx, "some writes wait", "failed", failed, "cause", waits)
 		}
 		return nil
 	}
-	cause := causeOf(cmp.Or(last, err), holders)
+	cause := causeOf(cmp.Or(last, err), waits)
 	w.mu.Lock()
 	w.cause = cause
 	leftOut := w.leftOut
@@ -161,13 +162,13 @@ func (w *writeWatch) succeedAgain(ctx context.Context, since time.Time) {
 	}
 }
 
-// causeOf says why writes fail, from the last error of the database and the holders of locks.
-func causeOf(last error, holders string) string {
+// causeOf says why writes fail, from the last error of the database and from what they wait for.
+func causeOf(last error, waits string) string {
 	switch why := reason(last); {
 	case why != "":
 		return why
-	case holders != "":
-		return "locks are held by " + holders
+	case waits != "":
+		return waits
 	case last != nil:
 		return last.Error()
 	}
@@ -193,10 +194,14 @@ func reason(err error) string {
 //go:embed lockholders.sql
 var lockHoldersSQL string
 
-// holders names the transactions, of whatever program, that have held locks for heldLong.
-func (w *writeWatch) holders(ctx context.Context) (string, error) {
+// waitsFor says what writes can wait for: a standby, or transactions of whatever program that have
+// held locks for heldLong. It returns "" if there is nothing.
+func (w *writeWatch) waitsFor(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, writesTimeout)
 	defer cancel()
+	if standby, err := standbyAwaited(ctx, w.db); err != nil || standby != "" {
+		return standby, errs.Wrap(err, "look for COMMITs that wait")
+	}
 	type holder struct {
 		PID         int32
 		Application string
@@ -223,5 +228,8 @@ func (w *writeWatch) holders(ctx context.Context) (string, error) {
 		}
 		texts[i] = text
 	}
-	return strings.Join(texts, "; "), nil
+	if len(texts) == 0 {
+		return "", nil
+	}
+	return "locks are held by " + strings.Join(texts, "; "), nil
 }

@@ -134,7 +134,7 @@ func TestWritesFailAndNobodyCanAsk(t *testing.T) {
 		said []error // by the database
 		want string
 	}{
-		{"it never answers", nil, "look for holders of locks"},
+		{"it never answers", nil, "look for COMMITs that wait"},
 		{"its disk was full", []error{&pgconn.PgError{Code: "53100"}, errors.New("connection refused")}, "disk is full"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -169,12 +169,54 @@ func TestSomeWritesWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if line := w.round(sent, waited); !strings.Contains(line, "writes wait for locks") ||
+		if line := w.round(sent, waited); !strings.Contains(line, "some writes wait") ||
 			!strings.Contains(line, "key_packages") {
 			t.Errorf("the holder is not named: %s", line)
 		}
 		if line := w.round(sent); line != "" || w.fault() != "" {
 			t.Errorf("writes succeed, and there is a line or a fault: %s %s", line, w.fault())
 		}
+	}
+}
+
+// G5: COMMITs that wait for a standby that is away are named, with the setting.
+func TestCommitsWaitForAStandby(t *testing.T) {
+	t.Parallel()
+	p := pgtest.NewPair(t)
+	operator := pgtest.Session(t, p.Primary)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := operator.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`ALTER SYSTEM SET synchronous_standby_names = 'away'`)
+	exec(`SELECT pg_reload_conf()`)
+	w := newWatchedWrites(t)
+	w.db = p.Pool()
+	committed := make(chan error, 1)
+	go func() {
+		_, err := w.db.Exec(t.Context(), `CREATE TABLE late ()`)
+		committed <- err
+	}()
+	const want = "COMMITs wait for a standby: synchronous_standby_names is 'away'"
+	for deadline := time.Now().Add(time.Minute); ; {
+		if got, err := w.waitsFor(t.Context()); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%q, %v", got, err)
+		} else if got == want {
+			break
+		}
+	}
+	w.round(broken)
+	if line := w.round(broken); !strings.Contains(line, want) || w.failing() != 1 {
+		t.Errorf("the line lacks the standby: %s", line)
+	}
+	exec(`ALTER SYSTEM RESET synchronous_standby_names`)
+	exec(`SELECT pg_reload_conf()`)
+	if err := <-committed; err != nil {
+		t.Error(err)
+	}
+	if got, err := w.waitsFor(t.Context()); got != "" || err != nil {
+		t.Errorf("afterwards: %q, %v", got, err)
 	}
 }

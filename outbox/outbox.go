@@ -1,9 +1,15 @@
 package outbox
 
 import (
+	"context"
+	"slices"
+	"time"
+
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
 )
 
 // Kind is the kind of an event. The numbers are stored.
@@ -83,23 +89,70 @@ type Detail struct {
 	Available   int64 `json:"available,omitzero"`
 }
 
-// QueueWelcomes adds to the batch of a Welcome's transaction an event for each device that the
-// Welcome is for. The slices are parallel.
-func QueueWelcomes(batch *pgx.Batch, convo uuid.UUID, epoch int64, dids []syntax.DID, devices []string, refs [][]byte,
-	requests []bool) {
-	batch.Queue(`
-		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
-		SELECT $1, $2, did, jsonb_build_object('epoch', $3::bigint, 'deviceId', device_id, 'keyPackageRef', encode(ref,
-			'hex'),
-				'request', request),
-			clock_timestamp()
-		FROM unnest($4::text[], $5::text[], $6::bytea[], $7::boolean[]) AS r (did, device_id, ref, request)`,
-		int16(Welcome), convo, epoch, dids, devices, refs, requests)
+// Event is an event that a transaction causes.
+type Event struct {
+	Kind   Kind
+	DID    syntax.DID // the person whom the event concerns; "" if it is not one person
+	Size   int        // bytes of the log entry's body; 0 if there is none
+	Detail Detail     // the zero Detail is not stored
 }
 
-// QueueInvitation adds to the batch of an invitation's transaction the event for the invited
-// person. The event names no convo of this service.
-func QueueInvitation(batch *pgx.Batch, did syntax.DID, d Detail) {
-	batch.Queue(`INSERT INTO outbox (kind, did, detail, created_at) VALUES ($1, $2, $3, clock_timestamp())`,
-		int16(Invitation), did, d)
+// Queue adds to a batch of its transaction the insertion of events, in their order. They concern
+// the convo, which the transaction has locked, or no convo if it is uuid.Nil. An event of a convo
+// gets the seq of the convo's newest log entry at that time, so a log entry comes before its event.
+//
+// QueueMessages inserts the events of new messages. Packages welcome (a confirmation) and
+// keypackages (a signal) insert events in SQL of their own: only the statement that makes the
+// change knows whether there is an event, and another round trip would delay its transaction.
+func Queue(batch *pgx.Batch, convo uuid.UUID, all ...Event) {
+	n := len(all)
+	if n == 0 {
+		return
+	}
+	kinds, sizes := make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n)
+	dids, details := make(pgpool.Array[pgpool.Text], n), make([]*Detail, n)
+	for i := range all {
+		e := &all[i]
+		kinds[i], dids[i], sizes[i] = pgpool.Int(e.Kind), pgpool.Text(e.DID), pgpool.Int(e.Size)
+		if e.Detail != (Detail{}) {
+			details[i] = &e.Detail
+		}
+	}
+	batch.Queue(`
+		INSERT INTO outbox (kind, convo_id, seq, did, size, detail, created_at)
+		SELECT e.kind, c.id, c.last_seq, nullif(e.did, ''), e.size, e.detail, clock_timestamp()
+		FROM unnest($2::smallint[], $3::text[], $4::integer[], $5::jsonb[])
+			WITH ORDINALITY AS e (kind, did, size, detail, ord)
+		LEFT JOIN convos c ON c.id = $1
+		ORDER BY e.ord`, convo, kinds, dids, sizes, details)
+}
+
+// Insert is Queue for a transaction that has nothing else to send.
+func Insert(ctx context.Context, tx pgx.Tx, convo uuid.UUID, all ...Event) error {
+	batch := &pgx.Batch{}
+	Queue(batch, convo, all...)
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+// MessagesTogether inserts one row for all messages of a transaction.
+const MessagesTogether = `
+	INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at) VALUES ($1, $2::uuid[], $3::bigint[], $4::integer[], $5)`
+
+// MessagesEach inserts a row for each log entry. It is used for a single message. It is also used if
+// one of the entries is a proposal, because a proposal must keep its place.
+const MessagesEach = `
+	INSERT INTO outbox (kind, convo_id, seq, size, created_at)
+	SELECT e.*, $5 FROM unnest($1::smallint[], $2::uuid[], $3::bigint[], $4::integer[]) AS e`
+
+// QueueMessages adds to the batch of their transaction the events of new messages and proposals of
+// any convos. The slices are parallel: kind, convo and seq of each log entry, and the bytes of its
+// body. The statement is MessagesTogether or MessagesEach.
+func QueueMessages(batch *pgx.Batch, kinds pgpool.Array[pgpool.Int], convos pgpool.Array[pgpool.UUID],
+	seqs, sizes pgpool.Array[pgpool.Int], at time.Time) {
+	isProposal := func(k pgpool.Int) bool { return Kind(k) != Application }
+	if len(kinds) > 1 && !slices.ContainsFunc(kinds, isProposal) {
+		batch.Queue(MessagesTogether, int16(Application), convos, seqs, sizes, at)
+	} else {
+		batch.Queue(MessagesEach, kinds, convos, seqs, sizes, at)
+	}
 }

@@ -41,14 +41,17 @@ var trim string
 func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []byte, to []Recipient) error {
 	n := len(to)
 	ids, dids, devices, refs := make([]uuid.UUID, n), make([]syntax.DID, n), make([]string, n), make([][]byte, n)
-	requests := make([]bool, n)
+	events := make([]outbox.Event, n)
 	var pushed, pushedDevices = make([]syntax.DID, 0, n), make([]string, 0, n)
 	for i, r := range to {
 		id, err := uuid.NewV7()
 		if err != nil {
 			return fmt.Errorf("mint a Welcome id: %w", err)
 		}
-		ids[i], dids[i], devices[i], refs[i], requests[i] = id, r.DID, r.DeviceID, r.Ref, r.Request
+		ids[i], dids[i], devices[i], refs[i] = id, r.DID, r.DeviceID, r.Ref
+		events[i] = outbox.Event{Kind: outbox.Welcome, DID: r.DID, Detail: outbox.Detail{
+			Epoch: epoch, DeviceID: r.DeviceID, KeyPackageRef: r.Ref.String(), Request: r.Request,
+		}}
 		if !r.Request {
 			pushed, pushedDevices = append(pushed, r.DID), append(pushedDevices, r.DeviceID)
 		}
@@ -66,7 +69,7 @@ func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []by
 		SELECT $1, r.id, r.did, r.device_id, r.ref, $2, clock_timestamp()
 		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[]) AS r (id, did, device_id, ref)`,
 		convo, epoch, ids, dids, devices, refs)
-	outbox.QueueWelcomes(batch, convo, epoch, dids, devices, refs, requests)
+	outbox.Queue(batch, convo, events...)
 	outbox.QueueWelcomeCalls(batch, pushed, pushedDevices)
 	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "add the Welcome")
 }

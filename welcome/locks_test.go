@@ -3,13 +3,11 @@ package welcome_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgtest"
 	"mlsd/internal/tombstone"
@@ -72,25 +70,12 @@ func TestOneOrderOfLocks(t *testing.T) {
 			go run(func(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 				return welcome.Lock(ctx, tx, convo, []syntax.DID{bob})
 			})
-			untilWaiting(t, db, 1)
+			pgtest.AwaitLockWaits(t, db, 1)
 			go run(lock)
-			untilWaiting(t, db, 2)
+			pgtest.AwaitLockWaits(t, db, 2)
 			if err := errors.Join(blocker.Rollback(t.Context()), <-ended, <-ended); err != nil {
 				t.Fatal(err)
 			}
 		})
-	}
-}
-
-// untilWaiting returns when n sessions of the test's database wait for locks.
-func untilWaiting(t *testing.T, db *pgxpool.Pool, n int) {
-	t.Helper()
-	for waiting := 0; waiting < n; {
-		err := db.QueryRow(t.Context(), `
-			SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`).
-			Scan(&waiting)
-		if err != nil {
-			t.Fatal(fmt.Errorf("wait for sessions that wait: %w", err))
-		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"mlsd/internal/batch"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
 	"mlsd/mls"
@@ -71,6 +72,15 @@ func (b *bench) count(t *testing.T, sql string, args ...any) (n int) {
 	return n
 }
 
+// consumed expects that n Welcomes were consumed, each in one step, and that nothing else happened.
+func (b *bench) consumed(t *testing.T, n int) {
+	t.Helper()
+	got := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`)
+	if steps := b.count(t, `SELECT count(*) FROM audit_log`); got != n || steps != n {
+		t.Errorf("%d of %d Welcomes are consumed, in %d steps", got, n, steps)
+	}
+}
+
 // TestHundredConfirmations: a hundred confirmations of one Welcome at once, over two nodes, are one
 // transition. All get the same answer.
 func TestHundredConfirmations(t *testing.T) {
@@ -86,12 +96,7 @@ func TestHundredConfirmations(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`); n != 1 {
-		t.Errorf("%d Welcomes consumed in one step", n)
-	}
-	if n := b.count(t, `SELECT count(*) FROM audit_log`); n != 1 {
-		t.Errorf("%d transitions", n)
-	}
+	b.consumed(t, 1)
 }
 
 // TestHundredFetches: a hundred fetches at once, over two nodes, open one lease. All get it.
@@ -125,9 +130,7 @@ func TestHundredFetches(t *testing.T) {
 func TestFetchAfterAWait(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1, false)
-	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.GetWelcome, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid.GetWelcome, failpoint.Pause)
 	given := make(chan welcome.Delivery, 2)
 	fetch := func(node int) {
 		d, err := b.nodes[node].Fetch(t.Context(), b.convo, recipient(0))
@@ -139,8 +142,7 @@ func TestFetchAfterAWait(t *testing.T) {
 	go fetch(0)
 	<-b.faults.Reached(failpoint.BeforeCommit, nsid.GetWelcome)
 	go fetch(1)
-	for len(given) == 0 && b.count(t, `
-		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+	for len(given) == 0 && pgtest.LockWaits(t, b.db) == 0 {
 	}
 	b.faults.Resume(failpoint.BeforeCommit, nsid.GetWelcome)
 	if one, other := <-given, <-given; !one.GraceExpiresAt.Equal(other.GraceExpiresAt) {
@@ -158,9 +160,7 @@ func TestFetchedTogether(t *testing.T) {
 	t.Parallel()
 	const n, poisoned = 40, 7
 	b := newBench(t, n, false)
-	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.GetWelcome, failpoint.Pause); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid.GetWelcome, failpoint.Pause)
 	var all sync.WaitGroup
 	fetch := func(i int) {
 		to := recipient(i)
@@ -344,9 +344,7 @@ func TestLockedWelcome(t *testing.T) {
 	if err := <-waiting; err != nil {
 		t.Error(err)
 	}
-	if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`); n != 50 {
-		t.Errorf("%d of 50 are consumed", n)
-	}
+	b.consumed(t, 50)
 }
 
 // TestPoisonedConfirmation: a value that the database refuses fails its own caller and no other.
@@ -367,9 +365,7 @@ func TestPoisonedConfirmation(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`); n != 45 {
-		t.Errorf("%d of 45 are consumed", n)
-	}
+	b.consumed(t, 45)
 }
 
 // TestKilledConfirmations: the session of a transaction that many share is ended before its COMMIT,
@@ -382,9 +378,7 @@ func TestKilledConfirmations(t *testing.T) {
 		if !kill {
 			point, action = failpoint.AfterCommit, failpoint.Error
 		}
-		if err := b.faults.Arm(point, nsid.ConfirmWelcome, action); err != nil {
-			t.Fatal(err)
-		}
+		failpointtest.Arm(t, b.faults, point, nsid.ConfirmWelcome, action)
 		var all sync.WaitGroup
 		for i := range 50 {
 			all.Go(func() {
@@ -404,12 +398,7 @@ func TestKilledConfirmations(t *testing.T) {
 			b.faults.Resume(point, nsid.ConfirmWelcome)
 		}
 		all.Wait()
-		if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 2`); n != 50 {
-			t.Errorf("%d of 50 are consumed", n)
-		}
-		if n := b.count(t, `SELECT count(*) FROM audit_log`); n != 50 {
-			t.Errorf("%d transitions", n)
-		}
+		b.consumed(t, 50)
 	}
 }
 

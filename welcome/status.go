@@ -53,11 +53,14 @@ type statusRow struct {
 // QueueRefusal tells the inviter, if the inviter is still a member, that the home of a person has
 // refused the invitation for good. It inserts an event.
 func QueueRefusal(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did syntax.DID, epoch int64) error {
-	_, err := tx.Exec(ctx, `
-		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
-		SELECT $4, convo_id, did, jsonb_build_object('change', 'failed', 'by', $3::text, 'epoch', $5::bigint),
-			clock_timestamp()
-		FROM members WHERE convo_id = $1 AND did = $2 AND left_at IS NULL`, convo, inviter, did, outbox.Arrival, epoch)
+	var present bool
+	err := tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2 AND left_at IS NULL)`, convo,
+		inviter).Scan(&present)
+	if err == nil && present {
+		err = outbox.Insert(ctx, tx, convo, outbox.Event{Kind: outbox.Arrival, DID: inviter,
+			Detail: outbox.Detail{Change: "failed", By: did, Epoch: epoch}})
+	}
 	return errs.Wrap(err, "tell the inviter of a refused invitation")
 }
 

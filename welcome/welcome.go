@@ -36,8 +36,9 @@ import (
 // With the policy Consume, a lease that ends without a reported failure leads to consumed.
 //
 // Every transition is an UPDATE of a locked row, and increases the row's version. Times are those
-// of the database's clock. Each transition is written in one place: openlease.sql, confirm.sql,
-// endLeases (and in bulk a sweep), supersede, and the sweep of old Welcomes.
+// of the database's clock. Each transition is written in one place: Fetch in openlease.sql, Confirm
+// in confirm.sql, superseded in add.go, expired in sweep.go. The end of a lease is written in two:
+// endLeases below, for one recipient who asks, and sweep.go, for all.
 
 // State is the state of a Welcome on its way to one device.
 type State string

@@ -49,6 +49,7 @@ func Run(ctx context.Context, c Config) (results []*Result, err error) {
 	attacks := Must(c.attacks())
 	e := Must(testbed.NewEnvironment(ctx, "127.0.0.1:0", testbed.Binary{Path: c.Binary}))
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	e.Defaults = true
 	for i, a := range attacks {
 		c.Progress(fmt.Sprintf("%s (%s)", a.Name, a.Finding))
 		result, err := c.one(ctx, e, a, fmt.Sprintf("attack%d", i+1))
@@ -83,7 +84,6 @@ func (c *Config) attacks() (all []Attack, err error) {
 func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, name string) (result *Result, err error) {
 	defer Catch(&err)
 	s := e.Server(name)
-	s.UseDefaults()
 	Check(s.Start(ctx, nil))
 	closers := []func() error{s.Kill} // an attacked server may still be busy
 	defer func() {

@@ -1,12 +1,13 @@
 // Package bench measures mlsd under load, over HTTP, as clients see it. Afterwards it checks that
 // every acknowledged message is stored, because a rate with lost messages means nothing.
 //
-//	prepare: servers, accounts, convos, ciphertexts
+//	begin: servers, accounts, convos, ciphertexts
 //	by turns, for each variant: sign tokens, load (warm-up, then the window that counts)
 //	verify: read every convo, ask the server's own checker
 //
 // The load shares its machine with the server. So the load has its own cheap HTTP client (wire),
-// and encrypts and signs before the measurement.
+// and encrypts and signs before the measurement. The package compares nothing: benchstat does, with
+// Report.WriteLines.
 package bench
 
 import (
@@ -15,78 +16,57 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim/bench/report"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
 
-// Config says what to measure, and against what.
+// Config says what to measure, and against what. A number of the load that is 0 gets the scenario's
+// default.
 type Config struct {
 	Scenario string
 	Seed     uint64
-	Command  string // the command line that repeats this run
+	Load
 
-	InFlight int           // number of unanswered requests; in an open loop, the largest number
-	Rate     float64       // requests started per second, answered or not; 0 means a closed loop
-	Turns    int           // how many turns each variant has
-	For      time.Duration // length of a turn
-	Warm     time.Duration // time before each turn that is not counted
-	// WarmStart is the shortest Warm for a server that has just started, with empty caches.
-	WarmStart time.Duration
-	// Auth lists how senders authenticate: service, session or both. Only some scenarios support
-	// sessions. With both, each server is measured twice.
-	Auth     []string
-	Messages int64 // acknowledged messages, with the warm-up, that end the run; 0 means that Turns ends it
-
-	Convos      int // 0 means the scenario's default
-	Members     int // members of each convo; 0 means the scenario's default
-	Senders     int // accounts that send
-	Subscribers int // 0 means the scenario's default
-	Servers     int // mlsd processes
-	Body        int // size of a ciphertext, in bytes
-	Joins       int // devices that join at once in a storm, or claims that are made at once
+	Turns int           // how many turns each variant has
+	For   time.Duration // length of a turn
+	Warm  time.Duration // time before each turn that is not counted
+	// Auth lists how senders authenticate: service, session or both by turns. Only some scenarios
+	// support sessions.
+	Auth []string
+	// Messages is how many acknowledged messages, with the warm-up, end the only turn. 0 means that
+	// For ends a turn.
+	Messages  int64
+	Joins     int           // devices that join at once in a storm, or claims that are made at once
+	KillEvery time.Duration // with Faults: time under load between two kills; 0 means no kills
 
 	// Nodes and Standby are for scale: numbers of servers, and whether the servers read from a
-	// standby. Without Nodes, the scenario's default applies. InFlight is then the number for each
-	// server.
+	// standby, by turns. InFlight is then the number for each server.
 	Nodes   []int
 	Standby []bool
-
-	// Faults makes the benchmark drop answers, send requests twice at the same time, and kill a
-	// server every KillEvery.
-	Faults    bool
-	KillEvery time.Duration
 
 	// Database is the URL of a PostgreSQL. If it is "", the benchmark starts one.
 	Database string
 	// Binaries are the mlsd binaries to start. If the list is empty, the benchmark finds or builds a
 	// binary. Binaries with names take turns as variants.
 	Binaries []testbed.Binary
-	// Profile is the file for a processor profile of the first server, or "".
-	Profile string
-	// Progress is called with lines that say what is happening. It may be nil.
+	// Progress is called with lines that say what is happening.
 	Progress func(string)
 }
-
-// compares reports whether binaries take turns.
-func (c *Config) compares() bool { return len(c.Binaries) > 0 && c.Binaries[0].Name != "" }
 
 // Default returns the default configuration.
 func Default() Config {
 	return Config{
-		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, WarmStart: 2 * time.Second,
-		Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000,
-		KillEvery: time.Minute,
-		Standby:   []bool{false},
+		Load:  Load{InFlight: 128, Servers: 1, Senders: 64, Body: 1 << 10},
+		Turns: 5, For: 4 * time.Second, Warm: time.Second, Auth: []string{AuthService}, Joins: 1000,
+		KillEvery: time.Minute, Nodes: []int{1, 2, 4, 8}, Standby: []bool{false},
+		Progress: func(string) {},
 	}
 }
 
@@ -96,105 +76,82 @@ const (
 	AuthSession = "session" // one session per sender, bought with a service-auth token
 )
 
-// Lower and upper bounds. Greater values would only exhaust the machine.
-const (
-	maxInFlight    = 4096
-	maxServers     = 16
-	maxConvos      = 100_000
-	maxMembers     = 1000 // members of one convo; the contract's limit
-	maxSenders     = 4096
-	maxSubscribers = 50_000
-	minBody        = 256
-	maxBody        = 10 << 20 // the contract's limit
-)
-
 // check refuses a configuration that cannot be measured.
-func (c *Config) check() error {
-	within := func(name string, n, least, most int) error {
-		if n < least || n > most {
-			return fmt.Errorf("%s is %d, and has to be from %d to %d", name, n, least, most)
+func (c *Config) check(s *Scenario) error {
+	const maxServers, maxBody = 16, 10 << 20 // as connections allow; the contract's limit
+	for _, value := range []struct {
+		name           string
+		n, least, most int
+	}{
+		{"in-flight", c.InFlight, 1, 4096}, {"turns", c.Turns, 1, 1000}, {"servers", c.Servers, 1, maxServers},
+		{"fewest nodes", slices.Min(c.Nodes), 1, maxServers}, {"most nodes", slices.Max(c.Nodes), 1, maxServers},
+		{"convos", c.Convos, 1, 100_000}, {"members", c.Members, 2, 1000}, {"senders", c.Senders, 2, 4096},
+		{"subscribers", c.Subscribers, 0, 50_000}, {"body", c.Body, 256, maxBody},
+	} {
+		if value.n < value.least || value.n > value.most {
+			return fmt.Errorf("%s is %d, and has to be from %d to %d", value.name, value.n, value.least, value.most)
 		}
-		return nil
-	}
-	err := errors.Join(
-		within("in-flight", c.InFlight, 1, maxInFlight), within("turns", c.Turns, 1, 1000),
-		within("servers", c.Servers, 1, maxServers),
-		within("convos", c.Convos, 0, maxConvos), within("members", c.Members, 0, maxMembers),
-		within("senders", c.Senders, 2, maxSenders),
-		within("subscribers", c.Subscribers, 0, maxSubscribers), within("body", c.Body, minBody, maxBody),
-		within("joins", c.Joins, 1, 10_000),
-	)
-	switch {
-	case err != nil:
-		return err
-	case c.For <= 0 || c.Warm < 0 || c.Rate < 0 || c.Messages < 0:
-		return errors.New("for, warm, rate and messages must not be negative")
-	case len(c.Auth) == 0:
-		return errors.New("auth must be service, session or both")
 	}
 	for _, a := range c.Auth {
 		if a != AuthService && a != AuthSession {
 			return fmt.Errorf("auth is %q, and has to be of %s and %s", a, AuthService, AuthSession)
 		}
 	}
+	switch {
+	case c.For <= 0 || c.Warm < 0 || c.Rate < 0 || c.Messages < 0:
+		return errors.New("for, warm-up, rate and messages must not be negative")
+	case s.everyone && (c.Members < c.Senders || c.Subscribers > maxStreams*c.Senders):
+		return fmt.Errorf("in %s every sender is a member, and opens at most %d streams: --senders is %d, --members %d, "+
+			"--subscribers %d", s.Name, maxStreams, c.Senders, c.Members, c.Subscribers)
+	case len(c.Binaries) > 1 && !s.binaries:
+		return fmt.Errorf("%s measures one server, and %d are given", s.Name, len(c.Binaries))
+	case slices.Contains(c.Auth, AuthSession) && !s.sessions:
+		return fmt.Errorf("%s measures service-auth tokens only", s.Name)
+	case c.Database != "" && slices.Contains(c.Standby, true):
+		return errors.New("a given PostgreSQL has no standby")
+	}
 	return testbed.CheckBinaries(c.Binaries)
 }
 
 // bench is one running benchmark.
 type bench struct {
-	c          *Config
-	env        *environment
-	meter      *meter
-	report     *report.Report
-	senders    []*xrpc.Account
-	sendTokens []*tokens // tokens of the senders for sendMessage
-	readers    []string  // tokens of the senders for getMessages
-	convos     *convoSet
-	sessions   []string // sessions of the senders; nil before the senders buy them
-	workers    []*worker
-	rates      map[string]float64 // sends per second, by variant, in the last phase
+	c       *Config
+	env     *environment
+	report  *Report
+	senders []*sender
+	convos  []*convo
+	drafts  []*draft // of all convos
+	workers []*worker
 
-	acknowledged atomic.Int64  // messages
-	enough       chan struct{} // closed when acknowledged reaches Messages
+	phase        *phase        // what the workers do
+	next         atomic.Int64  // counts the drafts that workers took
+	acknowledged atomic.Int64  // messages of the phase
+	enough       chan struct{} // closed when acknowledged reaches phase.messages
+	fastest      float64       // the greatest number of messages a second in any phase
 
 	kills     int64
 	sinceKill time.Duration // time under load since the last kill
-	profiled  atomic.Bool
 }
 
 // Run measures, and then verifies everything that was sent. It returns an error if something could
 // not be measured. Broken promises are in the report's verdict.
-func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
+func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	defer Catch(&err)
-	Check(c.check())
-	i := slices.IndexFunc(Scenarios(), func(s Scenario) bool { return s.Name == c.Scenario })
+	all := Scenarios()
+	i := slices.IndexFunc(all, func(s Scenario) bool { return s.Name == c.Scenario })
 	if i < 0 {
 		return nil, fmt.Errorf("no scenario %q; --list names them", c.Scenario)
 	}
-	scenario := Scenarios()[i]
-	scenario.usual(&c)
-	if len(c.Binaries) > 1 && !scenario.binaries {
-		return nil, fmt.Errorf("%s measures one server, and %d are given", c.Scenario, len(c.Binaries))
-	}
-	if slices.Contains(c.Auth, AuthSession) && !scenario.sessions {
-		return nil, fmt.Errorf("%s measures service-auth tokens only", c.Scenario)
-	}
-	if scenario.scales {
-		Check(c.checkScale())
-	} else {
-		c.Standby = nil
-	}
-	if c.Members > 0 && c.Members < 2 {
-		return nil, errors.New("a convo has two members at least")
-	}
+	c.fill(all[i].usual)
+	Check(c.check(&all[i]))
 	// The load keeps much memory for a long time. Frequent garbage collection would be its greatest
 	// cost.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	b := &bench{c: &c, env: &environment{}, rates: map[string]float64{}, enough: make(chan struct{})}
-	b.report = &report.Report{Scenario: c.Scenario, Began: time.Now().UTC(), Command: c.Command, Seed: c.Seed}
+	b := &bench{c: &c, env: &environment{}}
+	b.report = &Report{Scenario: c.Scenario, Began: time.Now().UTC(), Seed: c.Seed, Load: c.Load}
 	err = Attempt(func() {
 		b.begin(ctx)
-		scenario.run(ctx, b)
+		all[i].run(ctx, b)
 		b.verify(ctx)
 	})
 	b.closeWorkers()
@@ -208,151 +165,52 @@ func (b *bench) closeWorkers() {
 	}
 }
 
-// begin starts the servers and makes the senders.
+// accounts returns the accounts of the senders.
+func (b *bench) accounts() []*xrpc.Account {
+	all := make([]*xrpc.Account, len(b.senders))
+	for i, sender := range b.senders {
+		all[i] = sender.Account
+	}
+	return all
+}
+
+// begin starts the servers, and makes the senders and the convos.
 func (b *bench) begin(ctx context.Context) {
 	b.say("starting %d mlsd", b.c.Servers)
 	b.env.start(ctx, b.c)
-	database, postmaster := Must2(inspect(ctx, b.env.database))
-	version := Must(b.version(ctx))
-	b.meter = &meter{env: b.env, postmaster: postmaster}
-	b.report.Database, b.report.Machine = database, machine(version)
-	if postmaster == 0 {
+	b.say("profiles of the first: %s/debug/pprof/", b.env.Nodes[0].AdminURL())
+	b.report.Machine = machine(b.version(ctx), b.env.inspect(ctx))
+	if b.env.postmaster == 0 {
 		b.note("PostgreSQL is not among the processes of this machine: its processor time is not counted")
 	}
-	b.senders = b.env.accounts(b.c.Senders)
-	for _, account := range b.senders {
-		b.sendTokens = append(b.sendTokens, &tokens{account: account})
+	accounts := b.env.accounts(b.c.Senders)
+	readers := signAll(accounts, mlsapi.NSIDGetMessages)
+	for i, account := range accounts {
+		b.senders = append(b.senders, &sender{Account: account, reader: readers[i]})
 	}
-	b.readers = signAll(b.senders, mlsapi.NSIDGetMessages)
+	b.makeConvos(ctx)
 }
 
-// prepare makes the workers, jobs and tokens of a phase.
-func (b *bench) prepare(ctx context.Context, s *phase) {
-	for len(b.workers) < s.inFlight {
-		b.workers = append(b.workers, newWorker(b, len(b.workers)))
-	}
-	share := make([]float64, len(b.senders)) // the share of each sender in all requests
-	workers := b.workers[:s.inFlight]
-	var active []int
-	for sender, drafts := range b.convos.drafts {
-		if len(drafts) > 0 {
-			active = append(active, sender)
-		}
-	}
-	for i, w := range workers {
-		var mine []int
-		for k := i % len(active); k < len(active); k += len(workers) {
-			mine = append(mine, active[k])
-		}
-		w.faults, w.pages = b.c.Faults, s.pages
-		w.jobs, w.at = w.jobs[:0], 0
-		for _, sender := range mine {
-			share[sender] += 1 / float64(len(mine)*len(workers))
-			for _, d := range b.convos.drafts[sender] {
-				w.jobs = append(w.jobs, job{draft: d, tokens: b.sendTokens[sender], reader: b.readers[sender]})
-			}
-		}
-		w.rng.Shuffle(len(w.jobs), func(i, j int) { w.jobs[i], w.jobs[j] = w.jobs[j], w.jobs[i] })
-	}
-	b.useSessions(ctx, s.auth == AuthSession)
-	if s.auth == AuthSession {
-		return
-	}
-	n := b.expect(s)
-	Each(runtime.GOMAXPROCS(0), len(b.senders), func(i int) { b.sendTokens[i].sign(int(n*share[i]) + 20) })
-}
-
-// expect returns how many tokens a phase may need.
-func (b *bench) expect(s *phase) float64 {
-	// If the rate is not known, guess the most requests, or bytes, that are possible here.
-	guess := min(20_000, 200e6/float64(b.c.Body))
-	if s.rate > 0 {
-		guess = s.rate
-	} else if known := b.rates[s.variant]; known > 0 {
-		guess = known
-	}
-	const reserve, most = 1.4, 1e6
-	span := s.warm + s.span
-	if s.storm != nil {
-		span += 4 * time.Second
-	}
-	n := min(guess*span.Seconds()*reserve, most)
-	if b.c.Messages > 0 {
-		n = min(n, float64(max(b.c.Messages-b.acknowledged.Load(), 0))*reserve)
-	}
-	return n
-}
-
-// learn records how fast a variant was.
-func (b *bench) learn(s *phase, r *report.Run) {
-	if op := r.Operations[opSend]; op != nil && r.Took > 0 {
-		b.rates[s.variant] = max(float64(op.Done)/r.Took.Seconds(), 1)
-	}
-}
-
-// late returns how many tokens were signed under load since the last call.
-func (b *bench) late() (n int64) {
-	for _, t := range b.sendTokens {
-		n += t.late.Swap(0)
-	}
-	return n
-}
-
-// turns runs the phases in turn, until the number of turns is reached or enough messages are
-// acknowledged.
+// turns runs the phases in turn.
 func (b *bench) turns(ctx context.Context, phases ...phase) {
-	for turn := 0; b.c.Messages > 0 || turn < b.c.Turns; turn++ {
+	for turn := range b.c.Turns {
 		for _, s := range phases {
-			if b.c.Messages > 0 && b.acknowledged.Load() >= b.c.Messages {
-				return
-			}
 			s.turn = turn
-			stop := b.profile(ctx, &s)
 			b.run(ctx, s)
-			Check(stop())
 		}
 	}
-}
-
-// profileFor is how long the profile of a server takes, in seconds.
-const profileFor = 3
-
-// profile takes a profile in the middle of the first phase.
-func (b *bench) profile(ctx context.Context, s *phase) (stop func() error) {
-	if b.c.Profile == "" || b.profiled.Swap(true) {
-		return func() error { return nil }
-	}
-	done := make(chan error, 1)
-	go func() {
-		xrpc.Sleep(ctx, b.c.Warm+max(s.span-profileFor*time.Second, 0)/2)
-		done <- b.fetchProfile(ctx)
-	}()
-	return func() error { return <-done }
-}
-
-func (b *bench) fetchProfile(ctx context.Context) (err error) {
-	defer Catch(&err)
-	content := Must(b.env.servers[0].Admin(ctx, http.MethodGet, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileFor),
-		nil))
-	return os.WriteFile(b.c.Profile, content, 0o644)
 }
 
 // version asks the first server for its version.
-func (b *bench) version(ctx context.Context) (_ string, err error) {
-	defer Catch(&err)
-	req := Must(http.NewRequestWithContext(ctx, http.MethodGet, b.env.servers[0].URL()+"/xrpc/_health", nil))
+func (b *bench) version(ctx context.Context) string {
+	req := Must(http.NewRequestWithContext(ctx, http.MethodGet, b.env.Nodes[0].URL()+"/xrpc/_health", nil))
 	resp := Must(b.env.web.RoundTrip(req))
 	var out struct{ Version string }
-	err = errors.Join(json.NewDecoder(resp.Body).Decode(&out), resp.Body.Close())
-	return out.Version, err
+	Check(errors.Join(json.NewDecoder(resp.Body).Decode(&out), resp.Body.Close()))
+	return out.Version
 }
 
-// say passes a progress line on.
-func (b *bench) say(format string, args ...any) {
-	if b.c.Progress != nil {
-		b.c.Progress(fmt.Sprintf(format, args...))
-	}
-}
+func (b *bench) say(format string, args ...any) { b.c.Progress(fmt.Sprintf(format, args...)) }
 
 // note adds a line to the report, unless the report already has it.
 func (b *bench) note(format string, args ...any) {

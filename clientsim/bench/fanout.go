@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/load"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
@@ -29,42 +28,28 @@ import (
 // first subscriber that gets the event, and at the last.
 const (
 	opEvent = "event"
-	opFirst = "event at the first subscriber"
-	opLast  = "event at the last subscriber"
+	opFirst = "event-at-first"
+	opLast  = "event-at-last"
 )
 
-// fanoutRate is the default number of messages per second.
-const fanoutRate = 10
-
 // bareWrites is the variant that only writes to connections.
-const bareWrites = "bare writes"
+const bareWrites = "kind=bare"
 
 // fanout measures the cost of an event with many subscribers of three kinds: WebSockets,
 // server-sent events, and bare writes of as many bytes to as many connections. Bare writes are the
 // lowest possible cost.
 func fanout(ctx context.Context, b *bench) {
-	c := b.c
-	if c.Subscribers > maxStreams*c.Senders {
-		Fail("%d senders open %d streams at most, and subscribers is %d: ask for more --senders and --members",
-			c.Senders, maxStreams*c.Senders, c.Subscribers)
-	}
-	if c.Members < c.Senders {
-		Fail("all %d senders subscribe, and members is %d: ask for as many", c.Senders, c.Members)
-	}
-	if c.Rate == 0 {
-		c.Rate = fanoutRate
-	}
-	b.makeConvos(ctx)
 	b.note("the age of an event counts from its createdAt, which has milliseconds; µs are those per event and " +
 		"subscriber, with what the sends cost")
 	b.note("bare writes: the processor time of the thread that writes, which has the kernel's work for the receiver in it")
 	frame := 0 // size of an event, in bytes
-	for turn := range c.Turns {
-		for i, server := range c.servers() {
-			b.env.use(ctx, i)
-			b.closeWorkers() // another server may listen at the old address now
+	for turn := range b.c.Turns {
+		for i, server := range b.c.servers() {
 			for _, kind := range []string{webSockets, serverSent} {
-				n := b.deliver(ctx, turn, i, kind, join(kind, server), join(kind, c.servers()[0]))
+				n := b.deliver(ctx, kind, phase{
+					variant: join("kind="+kind, server), turn: turn, at: place{i, b.c.Servers, false}, rate: b.c.Rate,
+					inFlight: b.c.InFlight,
+				})
 				if kind == webSockets {
 					frame = n
 				}
@@ -76,29 +61,26 @@ func fanout(ctx context.Context, b *bench) {
 
 // deliver measures one turn of one kind of streams, and returns the size of the last event, in
 // bytes.
-func (b *bench) deliver(ctx context.Context, turn, binary int, kind, variant, against string) int {
-	heard, sent := &audience{size: int64(b.c.Subscribers)}, b.acknowledged.Load()
-	before := Must(b.env.servers[0].Memory(ctx))
-	streams := b.subscribe(ctx, b.senders, b.c.Subscribers, kind, heard.arrived)
+func (b *bench) deliver(ctx context.Context, kind string, p phase) int {
+	b.use(ctx, p.at)
+	p.audience = &audience{size: int64(b.c.Subscribers)}
+	before := Must(b.env.Nodes[0].Memory(ctx))
+	streams := b.subscribe(ctx, b.accounts(), b.c.Subscribers, kind, p.audience.arrived)
 	defer streams.end()
-	after := Must(b.env.servers[0].Memory(ctx))
-	if turn == 0 {
+	after := Must(b.env.Nodes[0].Memory(ctx))
+	if p.turn == 0 {
 		kib := func(a, b int64) float64 { return float64(a-b) / 1024 / float64(streams.atFirst()) }
-		b.note("%s: an idle stream costs the first server %.1f KiB resident, %.1f of heap, %.1f of stacks", variant,
+		b.note("%s: an idle stream costs the first server %.1f KiB resident, %.1f of heap, %.1f of stacks", p.variant,
 			kib(after.Resident, before.Resident), kib(after.Heap, before.Heap), kib(after.Stacks, before.Stacks))
 	}
-	p := phase{variant: variant, against: against, turn: turn, binary: binary,
-		rate: b.c.Rate, subscribers: b.c.Subscribers, audience: heard}
-	stop := b.profile(ctx, &p)
 	b.run(ctx, p)
-	Check(stop())
-	Check(heard.await(ctx, b.acknowledged.Load()-sent))
+	Check(p.audience.await(ctx, b.acknowledged.Load()))
 	streams.end()
 	if broke := streams.ended(); broke > 0 {
 		Fail("the server ended %d of %d streams", broke, b.c.Subscribers)
 	}
-	Check(heard.failure())
-	return int(heard.bytes.Load())
+	Check(p.audience.failure())
+	return int(p.audience.bytes.Load())
 }
 
 // audience records when the events of a phase arrive. All subscribers get the same events in the
@@ -267,11 +249,13 @@ func (b *bench) writeBare(ctx context.Context, turn, frame int) (err error) {
 			count.Done(opEvent, age)
 		}
 	})
-	b.report.Runs = append(b.report.Runs, report.Run{
-		Variant: bareWrites, Turn: turn, Took: time.Since(began), Per: opEvent,
-		Load:       report.Load{Rate: b.c.Rate, BodyBytes: frame, Subscribers: len(conns)},
-		Operations: count.Operations(), Spent: report.Spent{Server: spent},
+	b.report.Turns = append(b.report.Turns, Turn{
+		Variant: bareWrites, Index: turn, Took: time.Since(began), Main: opEvent, Rate: b.c.Rate, InFlight: 1,
+		Operations: count.Operations(), Spent: Spent{Server: spent},
 	})
+	if len(conns) < b.c.Subscribers {
+		b.note("bare writes go to %d connections", len(conns))
+	}
 	return errors.Join(failed, ctx.Err())
 }
 

@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
-
-	"mlsd/clientsim/bench/report"
 )
 
 // receipt is what the load keeps of an acknowledged message until the message is found in the log.
@@ -30,10 +28,9 @@ type entry struct {
 // audit compares the log of one convo, entry by entry, with the messages that were sent to it.
 type audit struct {
 	convo    *convo
-	verdict  *report.Verdict
+	verdict  *Verdict
 	receipts []receipt          // of this convo, sorted by seq
 	unknown  map[*draft]int     // requests whose outcome is unknown
-	senders  func(int) string   // the DID of a sender
 	drafts   map[draftID]*draft // everything that may have been sent
 	last     int64              // the last seq
 }
@@ -54,12 +51,11 @@ func (a *audit) say(format string, args ...any) {
 }
 
 // newAudit returns an audit of a convo.
-func newAudit(c *convo, v *report.Verdict, receipts []receipt, unknown map[*draft]int, drafts []*draft,
-	senders func(int) string) *audit {
-	a := &audit{convo: c, verdict: v, receipts: receipts, unknown: unknown, senders: senders, drafts: map[draftID]*draft{}}
+func newAudit(c *convo, v *Verdict, receipts []receipt, unknown map[*draft]int) *audit {
+	a := &audit{convo: c, verdict: v, receipts: receipts, unknown: unknown, drafts: map[draftID]*draft{}}
 	slices.SortFunc(a.receipts, func(x, y receipt) int { return int(x.seq - y.seq) })
-	for _, d := range drafts {
-		a.drafts[draftID{d.sum, senders(d.sender)}] = d
+	for _, d := range c.drafts {
+		a.drafts[draftID{d.sum, d.sender.DID.String()}] = d
 	}
 	a.verdict.Sent += int64(len(receipts))
 	return a

@@ -1,16 +1,13 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/load"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
@@ -19,20 +16,17 @@ import (
 // phase is one piece of load that is measured.
 type phase struct {
 	variant  string
-	against  string // the variant that this phase is compared with
 	turn     int
-	binary   int     // index of the binary that the servers run
+	at       place
 	auth     string  // how senders authenticate; "" means service-auth tokens
 	rate     float64 // requests begun per second; 0 means as many as possible
-	inFlight int     // unanswered requests at any time; 0 means the configured number
-	span     time.Duration
-	warm     time.Duration // warm-up before the phase, not counted; 0 means the configured time
-	pages    bool          // workers read and do not send
-	// storm runs during the phase, and the phase lasts until storm ends. storm counts its own
+	inFlight int     // unanswered requests at any time
+	messages int64   // acknowledged messages that end the phase; 0 means that Config.For ends it
+	pages    bool    // workers read and do not send
+	// prepare prepares a storm. The storm runs during the phase, and ends it. It counts its own
 	// operations.
-	storm       stormFunc
-	subscribers int
-	audience    *audience // records when the events arrive; nil means that nobody listens
+	prepare  func() stormFunc
+	audience *audience // records when the events arrive; nil means that nobody listens
 }
 
 // window is the time in which requests count. A request counts if it is due in the window.
@@ -52,45 +46,55 @@ func (w *window) count(due time.Time) *load.Counter {
 }
 
 // run runs a phase and adds its result to the report.
-func (b *bench) run(ctx context.Context, s phase) *report.Run {
-	s.span, s.inFlight, s.warm = cmp.Or(s.span, b.c.For), cmp.Or(s.inFlight, b.c.InFlight), cmp.Or(s.warm, b.c.Warm)
-	if b.env.use(ctx, s.binary) {
-		s.warm = max(s.warm, b.c.WarmStart)
-		b.closeWorkers()
-	}
-	if s.rate == 0 && s.auth != AuthSession && b.rates[s.variant] == 0 { // shows how many tokens the phase needs
-		probe := s
-		probe.span = probeFor
-		b.learn(&s, b.play(ctx, probe))
-	}
+func (b *bench) run(ctx context.Context, s phase) {
 	r := b.play(ctx, s)
-	b.learn(&s, r)
-	if len(r.Operations) == 0 { // enough messages came before the window opened
-		return r
+	b.say("%s, turn %d of %d: %s", s.variant, s.turn+1, b.c.Turns, r.text())
+	late := int64(0)
+	for _, sender := range b.senders {
+		late += sender.late.Swap(0)
 	}
-	b.report.Runs = append(b.report.Runs, *r)
-	b.say("%s, turn %d: %s", s.variant, s.turn+1, r.Text())
-	if late, sent := b.late(), r.Operations[opSend]; sent != nil && late > sent.Done/50 {
-		b.note("%s, turn %d: %d tokens were signed under load", s.variant, s.turn, late)
+	if op := r.Operations[opSend]; op != nil {
+		b.fastest = max(b.fastest, float64(op.Done)/r.Took.Seconds())
+		if late > op.Done/50 {
+			b.note("%s, turn %d: %d tokens were signed under load", s.variant, s.turn+1, late)
+		}
 	}
-	return r
+	if len(r.Operations) > 0 { // else enough messages came before the window opened
+		b.report.Turns = append(b.report.Turns, *r)
+	}
 }
 
-// probeFor is the length of a variant's first run, which shows how fast the variant is.
-const probeFor = 500 * time.Millisecond
+// use makes the servers run as at says, and the workers connect to them.
+func (b *bench) use(ctx context.Context, at place) {
+	if b.env.use(ctx, at) {
+		for i, w := range b.workers {
+			w.aim(b.env.addr(i))
+		}
+	}
+}
 
 // play runs a phase and returns its result.
-func (b *bench) play(ctx context.Context, s phase) *report.Run {
-	b.prepare(ctx, &s)
+func (b *bench) play(ctx context.Context, s phase) *Turn {
+	b.use(ctx, s.at)
+	for len(b.workers) < s.inFlight {
+		b.workers = append(b.workers, newWorker(b, len(b.workers)))
+	}
+	var storm stormFunc
+	if s.prepare != nil {
+		storm = s.prepare()
+	}
+	b.authenticate(ctx, &s)
+	b.phase, b.enough = &s, make(chan struct{})
+	b.acknowledged.Store(0)
 	runtime.GC() // the collector runs now, and not during the measurement
 	win := &window{counter: load.NewCounter()}
-	r := &report.Run{Variant: s.variant, Against: s.against, Turn: s.turn, Load: report.Load{
-		InFlight: s.inFlight, Rate: s.rate, Servers: len(b.env.servers), Convos: len(b.convos.convos),
-		Members: b.c.Members, BodyBytes: b.c.Body, Faults: b.c.Faults, Senders: len(b.senders), Subscribers: s.subscribers,
-	}}
-	if s.audience != nil {
+	r := &Turn{Variant: s.variant, Index: s.turn, InFlight: s.inFlight, Rate: s.rate, Servers: s.at.nodes, Main: opSend}
+	switch {
+	case s.audience != nil:
 		s.audience.win.Store(win)
-		r.Per = opEvent
+		r.Main = opEvent
+	case s.pages:
+		r.Main = opPage
 	}
 	driving, stop := context.WithCancel(ctx)
 	var driver sync.WaitGroup
@@ -98,7 +102,7 @@ func (b *bench) play(ctx context.Context, s phase) *report.Run {
 		d := load.Driver{Rate: s.rate, Lanes: s.inFlight, Exact: true, Count: win.count}
 		d.Run(driving, func(one load.Request) { b.workers[one.Lane].do(ctx, one) })
 	})
-	err := b.watch(ctx, &s, win, r)
+	err := b.watch(ctx, storm, win, r)
 	stop()
 	driver.Wait()
 	Check(errors.Join(err, context.Cause(ctx)))
@@ -107,75 +111,61 @@ func (b *bench) play(ctx context.Context, s phase) *report.Run {
 }
 
 // watch opens the window after the warm-up, and closes it at the end.
-func (b *bench) watch(ctx context.Context, s *phase, win *window, r *report.Run) error {
-	xrpc.Sleep(ctx, s.warm)
-	before := b.meter.read()
-	opened := time.Now()
+func (b *bench) watch(ctx context.Context, storm stormFunc, win *window, r *Turn) error {
+	xrpc.Sleep(ctx, b.c.Warm)
+	before, opened := b.env.spent(), time.Now()
 	win.opens.Store(&opened)
-	storm := make(chan error, 1)
-	if s.storm == nil {
-		storm <- nil
-	} else {
-		go func() { storm <- s.storm(ctx, win.counter) }()
-	}
-	err := b.await(ctx, s, storm)
+	err := b.await(ctx, storm, win.counter)
 	closed := time.Now()
 	win.closes.Store(&closed)
+	after := b.env.spent()
 	r.Took = closed.Sub(opened)
-	after := b.meter.read()
-	r.Spent = report.Spent{
-		Server: after.Server - before.Server, Database: after.Database - before.Database, Load: after.Load - before.Load,
-	}
+	r.Spent = Spent{after.Server - before.Server, after.Database - before.Database, after.Load - before.Load}
 	b.sinceKill += r.Took
 	return err
 }
 
-// await kills servers until the phase is over and its storm has ended.
-func (b *bench) await(ctx context.Context, s *phase, storm <-chan error) error {
-	closing, kill := time.NewTimer(s.span), b.killTimer()
-	defer closing.Stop()
+// await kills servers until the phase is over.
+func (b *bench) await(ctx context.Context, storm stormFunc, count *load.Counter) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	over := make(chan error, 1)
+	go func() { over <- b.untilOver(ctx, storm, count) }()
+	kill := time.NewTimer(max(b.c.KillEvery-b.sinceKill, 0))
 	defer kill.Stop()
+	if !b.c.Faults || b.c.KillEvery <= 0 {
+		kill.Stop()
+	}
 	for {
 		select {
-		case <-ctx.Done():
-			return <-storm
-		case <-b.enough:
-			return <-storm
-		case <-closing.C:
-			return <-storm
+		case err := <-over:
+			return err
 		case <-kill.C:
-			if err := b.kill(ctx); err != nil {
-				return errors.Join(err, <-storm)
+			node := int(b.kills) % len(b.env.Nodes) // the servers take turns
+			if err := b.env.kill(ctx, node); err != nil {
+				stop()
+				return errors.Join(err, <-over)
 			}
+			b.say("server %d killed and started again", node+1)
+			b.kills++
+			b.sinceKill = 0
 			kill.Reset(b.c.KillEvery)
 		}
 	}
 }
 
-// killTimer returns a timer that fires when the next server is to be killed. Only time under load
-// counts.
-func (b *bench) killTimer() *time.Timer {
-	if !b.c.Faults || b.c.KillEvery <= 0 {
-		t := time.NewTimer(time.Hour)
-		t.Stop()
-		return t
+// untilOver returns when the phase is over.
+func (b *bench) untilOver(ctx context.Context, storm stormFunc, count *load.Counter) error {
+	switch {
+	case storm != nil:
+		return storm(ctx, count)
+	case b.phase.messages == 0:
+		xrpc.Sleep(ctx, b.c.For)
+	default:
+		select {
+		case <-b.enough:
+		case <-ctx.Done():
+		}
 	}
-	return time.NewTimer(max(b.c.KillEvery-b.sinceKill, 0))
-}
-
-// kill kills a server and starts it again. The servers take turns.
-func (b *bench) kill(ctx context.Context) error {
-	node := int(b.kills) % len(b.env.servers)
-	server := b.env.servers[node]
-	b.meter.keep(server.PID())
-	if err := Attempt(func() {
-		Check(server.Kill())
-		Check(server.Start(ctx, b.env.settings(ctx, b.env.running)))
-	}); err != nil {
-		return fmt.Errorf("kill server %d: %w", node+1, err)
-	}
-	b.kills++
-	b.sinceKill = 0
-	b.say("server %d killed and started again", node+1)
 	return nil
 }

@@ -17,11 +17,15 @@ import (
 
 // fakeWorker sends one draft, with fake tokens, to a server of the test.
 func fakeWorker(addr string, requests int) *worker {
-	sends := &tokens{signed: make([]string, requests)}
-	d := &draft{convo: &convo{id: "c"}, before: []byte(`{"idempotencyKey":"`), after: []byte(`"}`)}
+	d := &draft{
+		convo: &convo{id: "c"}, sender: &sender{}, before: []byte(`{"idempotencyKey":"`), after: []byte(`"}`),
+	}
+	for i := range requests {
+		d.sender.signed = append(d.sender.signed, strconv.Itoa(i))
+	}
 	return &worker{
-		b: &bench{c: &Config{}}, addr: addr, wire: newWire(addr), second: newWire(addr), rng: rand.New(rand.NewPCG(1, 2)),
-		jobs: []job{{draft: d, tokens: sends}},
+		b:    &bench{c: &Config{}, phase: &phase{}, drafts: []*draft{d}},
+		addr: addr, wire: newWire(addr), second: newWire(addr), rng: rand.New(rand.NewPCG(1, 2)),
 	}
 }
 
@@ -54,9 +58,6 @@ func TestRetriesAreTheSameRequest(t *testing.T) {
 	})
 	w := fakeWorker(addr, 3)
 	defer w.close()
-	for i := range w.jobs[0].tokens.signed {
-		w.jobs[0].tokens.signed[i] = strconv.Itoa(i)
-	}
 	count := load.NewCounter()
 	w.do(t.Context(), load.Request{Count: count})
 	if op := count.Operations()[opSend]; op.Done != 1 {

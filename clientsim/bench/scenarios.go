@@ -1,100 +1,123 @@
 package bench
 
-import "context"
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+
+	"mlsd/clientsim/load"
+	"mlsd/clientsim/testbed"
+)
 
 // Scenario is one benchmark.
 type Scenario struct {
 	Name, About string
-	sessions    bool          // senders can have sessions
-	binaries    bool          // the scenario can compare servers
-	scales      bool          // the scenario varies the number of servers
-	usual       func(*Config) // sets the scenario's defaults
+	sessions    bool // senders can have sessions
+	binaries    bool // servers of several binaries can take turns
+	everyone    bool // every sender is a member, and subscribes
+	usual       Load // the scenario's defaults
 	run         func(context.Context, *bench)
 }
 
 // Scenarios returns all scenarios.
 func Scenarios() []Scenario {
+	spread := Load{Convos: 1000, Members: 2}
+	storm, listened := spread, spread
+	storm.Rate, listened.Rate, listened.Subscribers = stormRate, stormRate, 5000
 	return []Scenario{
-		{"send-hot", "all accounts send to one convo", true, true, false, sized(1, 64), sendBy},
-		{"send-spread", "all accounts send to many convos", true, true, false, sized(1000, 2), sendBy},
-		{"welcome-storm", "1,000 devices join at once during sends", false, true, false, sized(1000, 2), welcomeStorm},
-		{"claim-storm", "1,000 KeyPackages are claimed at once during sends", false, true, false, sized(1000, 2), claimStorm},
-		{"reconnect-storm", "5,000 streams drop and reconnect at once during sends", false, false, false, listened(5000),
-			reconnectStorm},
-		{"fanout", "events to 1,000 subscribers, WebSockets and server-sent events, beside bare writes", false, true,
-			false, fannedOut, fanout},
-		{"scale", "1, 2, 4 and 8 servers, with and without a standby that they read from", true, false, true, scaled, scale},
+		{"send-hot", "all accounts send to one convo", true, true, false, Load{Convos: 1, Members: 64}, send},
+		{"send-spread", "all accounts send to many convos", true, true, false, spread, send},
+		{"welcome-storm", "1,000 devices join at once during sends", false, true, false, storm, welcomeStorm},
+		{"claim-storm", "1,000 KeyPackages are claimed at once during sends", false, true, false, storm, claimStorm},
+		{"reconnect-storm", "5,000 streams drop and reconnect at once during sends", false, false, false,
+			listened, reconnectStorm},
+		{"fanout", "events to 1,000 subscribers, WebSockets and server-sent events, beside bare writes", false, true, true,
+			Load{Convos: 1, Subscribers: 1000, Rate: fanoutRate}, fanout},
+		{"scale", "1, 2, 4 and 8 servers, with and without a standby that they read from", true, true, false, spread,
+			scale},
 	}
 }
 
-// sized sets the default numbers of convos and of members.
-func sized(convos, members int) func(*Config) {
-	return func(c *Config) {
-		if c.Convos == 0 {
-			c.Convos = convos
-		}
-		if c.Members == 0 {
-			c.Members = members
-		}
+// The default numbers of messages a second.
+const (
+	stormRate  = 500
+	fanoutRate = 10
+)
+
+// fill sets the numbers that are not given. A convo has all senders, if neither c nor usual says
+// otherwise.
+func (c *Config) fill(usual Load) {
+	c.Convos, c.Members = cmp.Or(c.Convos, usual.Convos), cmp.Or(c.Members, usual.Members, c.Senders)
+	c.Rate, c.Subscribers = cmp.Or(c.Rate, usual.Rate), cmp.Or(c.Subscribers, usual.Subscribers)
+	if c.Messages > 0 {
+		c.Turns = 1
 	}
 }
 
-// listened is sized, and also sets the default number of subscribers.
-func listened(subscribers int) func(*Config) {
-	return func(c *Config) {
-		sized(1000, 2)(c)
-		if c.Subscribers == 0 {
-			c.Subscribers = subscribers
-		}
+// servers returns the binaries that take turns. A single one needs no name.
+func (c *Config) servers() []testbed.Binary {
+	if len(c.Binaries) == 0 {
+		return []testbed.Binary{{}}
 	}
+	return c.Binaries
 }
 
-// fannedOut sets the defaults for an audience: every account is a member of each convo.
-func fannedOut(c *Config) {
-	sized(1, c.Senders)(c)
-	if c.Subscribers == 0 {
-		c.Subscribers = 1000
+// join returns the name of a variant at a server.
+func join(variant string, server testbed.Binary) string {
+	if server.Name == "" {
+		return variant
 	}
+	return variant + "/mlsd=" + server.Name
 }
 
-// pool returns how many ciphertexts each sender has in a convo. All ciphertexts together have at
-// most 64 MiB.
-func (c *Config) pool() int {
-	const all, most = 2048, 64 << 20
-	devices := c.Convos * min(c.Members, c.Senders, maxSending)
-	return max(1, min(all, most/c.Body)/devices)
-}
-
-// sendBy compares servers, or the ways in which senders authenticate.
-func sendBy(ctx context.Context, b *bench) {
-	b.makeConvos(ctx)
+// send compares servers, or the ways in which senders authenticate.
+func send(ctx context.Context, b *bench) {
 	var all []phase
 	for i, server := range b.c.servers() {
 		for _, auth := range b.c.Auth {
 			all = append(all, phase{
-				variant: join(auth, server), against: join(auth, b.c.servers()[0]), binary: i, auth: auth, rate: b.c.Rate,
+				variant: join("auth="+auth, server), at: place{i, b.c.Servers, false}, auth: auth, rate: b.c.Rate,
+				inFlight: b.c.InFlight, messages: b.c.Messages,
 			})
 		}
 	}
 	b.turns(ctx, all...)
 }
 
-// servers returns the names of the servers that take turns. A single server needs no name.
-func (c *Config) servers() []string {
-	if !c.compares() {
-		return []string{""}
-	}
-	var names []string
-	for _, binary := range c.Binaries {
-		names = append(names, binary.Name)
-	}
-	return names
-}
+// pageOfFill is how many messages a convo has on average when scale begins. They fill one page.
+const pageOfFill = 50
 
-// join returns the name of a variant at a server.
-func join(variant, server string) string {
-	if server == "" {
-		return variant
+// scale measures numbers of servers, by turns: writing as fast as possible, reading pages as fast
+// as possible, and then writing at half the rate of the writing. At half the rate, no queue adds to
+// the latencies.
+func scale(ctx context.Context, b *bench) {
+	fill := phase{at: b.env.at, auth: b.c.Auth[0], inFlight: b.c.InFlight, messages: int64(pageOfFill * b.c.Convos)}
+	b.play(ctx, fill)
+	var fast, half []phase
+	for _, standby := range b.c.Standby {
+		for _, nodes := range b.c.Nodes {
+			for i, server := range b.c.servers() {
+				for _, auth := range b.c.Auth {
+					name := join(fmt.Sprintf("auth=%s/nodes=%d/standby=%t", auth, nodes, standby), server)
+					p := phase{at: place{i, nodes, standby}, auth: auth, inFlight: b.c.InFlight * nodes}
+					write, read, at := p, p, p
+					write.variant, read.variant, at.variant = "do=send/"+name, "do=read/"+name, "do=half/"+name
+					read.pages = true
+					fast, half = append(fast, write, read), append(half, at)
+				}
+			}
+		}
 	}
-	return variant + ", " + server
+	b.turns(ctx, fast...)
+	for i := range half {
+		var rates []float64
+		for _, run := range b.report.Turns {
+			if run.Variant == fast[2*i].variant {
+				rates = append(rates, float64(run.Operations[opSend].Done)/run.Took.Seconds())
+			}
+		}
+		half[i].rate = max(math.Round(load.Median(rates)/2), 1)
+	}
+	b.turns(ctx, half...)
 }

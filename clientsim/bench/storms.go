@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,45 +17,32 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// The variants of a measurement: the same sends without a storm and during a storm.
-const (
-	calm  = "calm"
-	storm = "storm"
-)
-
-// stormRate is the default number of messages a second during a storm.
-const stormRate = 500
-
 // stormFunc is a storm. It counts its own operations.
 type stormFunc = func(context.Context, *load.Counter) error
 
-// measureStorm measures sends at a fixed rate, without a storm and during one, by turns. ready
+// measureStorm measures sends at a fixed rate, without a storm and during one, by turns. prepare
 // prepares each storm before the load begins.
-func (b *bench) measureStorm(ctx context.Context, subscribers int, ready func() stormFunc) {
-	rate := cmp.Or(b.c.Rate, stormRate)
-	for turn := range b.c.Turns {
-		for binary, server := range b.c.servers() {
-			without, with := join(calm, server), join(storm, server)
-			b.run(ctx, phase{variant: without, turn: turn, binary: binary, rate: rate, subscribers: subscribers})
-			// The phase lasts as long as the storm, so that nothing after the storm counts.
-			r := b.run(ctx, phase{
-				variant: with, against: without, turn: turn, binary: binary, rate: rate, subscribers: subscribers,
-				storm: ready(), span: 100 * time.Millisecond,
-			})
-			b.say("the storm took %s", r.Took.Round(time.Millisecond))
+func (b *bench) measureStorm(ctx context.Context, prepare func() stormFunc) {
+	var all []phase
+	for i, server := range b.c.servers() {
+		calm := phase{
+			variant: join("load=calm", server), at: place{i, b.c.Servers, false}, rate: b.c.Rate, inFlight: b.c.InFlight,
 		}
+		storm := calm
+		storm.variant, storm.prepare = join("load=storm", server), prepare
+		all = append(all, calm, storm)
 	}
+	b.turns(ctx, all...)
 }
 
 // welcomeStorm makes many devices join at once. Each device fetches and confirms its Welcome.
 func welcomeStorm(ctx context.Context, b *bench) {
-	b.makeConvos(ctx)
 	b.say("making %d devices", b.c.Joins)
-	people, refs := b.env.accounts(b.c.Joins), make([][]byte, b.c.Joins)
-	Each(setupLanes, len(people), func(i int) { refs[i] = b.env.lastResort(ctx, people[i]) })
+	people := b.env.accounts(b.c.Joins)
+	refs := b.env.lastResorts(ctx, people)
 	b.note("%d devices join at once, %d to each convo, each on a connection of its own: getWelcome, then confirmWelcome",
 		b.c.Joins, foundersAtOnce)
-	b.measureStorm(ctx, 0, func() stormFunc { return b.invite(ctx, people, refs) })
+	b.measureStorm(ctx, func() stormFunc { return b.invite(ctx, people, refs) })
 }
 
 // invite makes convos with a Welcome for every joiner, and returns the storm.
@@ -64,7 +50,7 @@ func (b *bench) invite(ctx context.Context, people []*xrpc.Account, refs [][]byt
 	convos := make([]string, (len(people)+foundersAtOnce-1)/foundersAtOnce)
 	Each(setupLanes, len(convos), func(i int) {
 		from, to := i*foundersAtOnce, min((i+1)*foundersAtOnce, len(people))
-		convos[i], _ = Must2(testbed.NewConvo(ctx, b.env.client, b.senders[i%len(b.senders)],
+		convos[i], _ = Must2(testbed.NewConvo(ctx, b.env.client, b.senders[i%len(b.senders)].Account,
 			testbed.DIDsOf(people[from:to]), mlsclient.FakeWelcome(mlsclient.SuiteX25519, refs[from:to]...)))
 	})
 	gets, confirms := signAll(people, mlsapi.NSIDGetWelcome), signAll(people, mlsapi.NSIDConfirmWelcome)
@@ -130,7 +116,6 @@ const perTarget = 20
 
 // claimStorm claims many KeyPackages at once.
 func claimStorm(ctx context.Context, b *bench) {
-	b.makeConvos(ctx)
 	targets := b.env.accounts((b.c.Joins + perTarget - 1) / perTarget)
 	devices := make([]mlsclient.Device, len(targets))
 	for i, account := range targets {
@@ -138,7 +123,7 @@ func claimStorm(ctx context.Context, b *bench) {
 	}
 	b.note("%d getKeyPackages at once, each on a connection of its own, for the KeyPackages of %d accounts", b.c.Joins,
 		len(targets))
-	b.measureStorm(ctx, 0, func() stormFunc { return b.publishForClaims(ctx, targets, devices) })
+	b.measureStorm(ctx, func() stormFunc { return b.publishForClaims(ctx, targets, devices) })
 }
 
 // publishForClaims publishes the KeyPackages, and returns the storm that claims them.
@@ -148,7 +133,7 @@ func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, d
 	})
 	claimers := make([]*xrpc.Account, b.c.Joins)
 	for i := range claimers {
-		claimers[i] = b.senders[i%len(b.senders)]
+		claimers[i] = b.senders[i%len(b.senders)].Account
 	}
 	tokens := signAll(claimers, mlsapi.NSIDGetKeyPackages) // a token is good for one claim
 	return func(ctx context.Context, count *load.Counter) error {
@@ -174,10 +159,9 @@ func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, d
 
 // reconnectStorm drops all streams at once, and all reconnect at the same time.
 func reconnectStorm(ctx context.Context, b *bench) {
-	b.makeConvos(ctx)
 	streams := b.subscribers(ctx, b.c.Subscribers)
 	defer streams.close()
 	b.note("%d subscribers, those who send among them, drop their connections at once and come back from where they were",
 		b.c.Subscribers)
-	b.measureStorm(ctx, b.c.Subscribers, func() stormFunc { return streams.reconnect })
+	b.measureStorm(ctx, func() stormFunc { return streams.reconnect })
 }

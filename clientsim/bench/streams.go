@@ -24,8 +24,8 @@ import (
 
 // The kinds of streams.
 const (
-	webSockets = "WebSockets"
-	serverSent = "server-sent events"
+	webSockets = "websocket"
+	serverSent = "sse"
 )
 
 // streams are subscribers that count events. A subscriber on a WebSocket resumes when its
@@ -80,7 +80,7 @@ const (
 
 // subscribers opens n streams of the senders, and of more accounts if needed.
 func (b *bench) subscribers(ctx context.Context, n int) *streams {
-	accounts := b.senders[:min(len(b.senders), n)]
+	accounts := b.accounts()[:min(len(b.senders), n)]
 	others := max((n+devices-1)/devices-len(accounts), 0)
 	return b.subscribe(ctx, slices.Concat(accounts, b.env.accounts(others)), n, webSockets,
 		func(int64, []byte, func([]byte) (xrpc.Event, error)) {})
@@ -89,7 +89,7 @@ func (b *bench) subscribers(ctx context.Context, n int) *streams {
 // subscribe opens n streams of the accounts, by turns and spread over the servers.
 func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int, kind string,
 	arrived arrival) *streams {
-	b.say("opening %d streams of %s", n, kind)
+	b.say("opening %d streams: %s", n, kind)
 	s, method := &streams{b: b, kind: kind, arrived: arrived}, mlsapi.NSIDSubscribeConvoEvents
 	if kind == serverSent {
 		method = mlsapi.NSIDStreamConvoEvents
@@ -103,7 +103,7 @@ func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int, 
 	for i := range n {
 		k := i % len(accounts)
 		s.all = append(s.all, &stream{
-			account: accounts[k], token: tokens[k], base: b.env.servers[i%len(b.env.servers)].URL(), web: homes[k%len(homes)],
+			account: accounts[k], token: tokens[k], base: b.env.Nodes[i%len(b.env.Nodes)].URL(), web: homes[k%len(homes)],
 		})
 	}
 	s.open(ctx)
@@ -238,7 +238,7 @@ func (s *streams) end() {
 
 // atFirst is how many streams are at the first server.
 func (s *streams) atFirst() int {
-	return (len(s.all) + len(s.b.env.servers) - 1) / len(s.b.env.servers)
+	return (len(s.all) + len(s.b.env.Nodes) - 1) / len(s.b.env.Nodes)
 }
 
 // ended is how many connections the servers or the network ended.

@@ -24,35 +24,36 @@ func tokenOf(who *xrpc.Account, method string) (string, error) {
 	return who.TokenFor(xrpc.DefaultServiceDID, syntax.NSID(method), tokenLife)
 }
 
-// tokens are service-auth tokens of one account for sendMessage. Each token is used once. The
-// tokens are signed before the load begins. If all are used, take signs more.
-type tokens struct {
-	account *xrpc.Account
-	session string // if not "", sent instead of each token
+// sender is an account that sends. It has service-auth tokens for sendMessage, which are signed
+// before the load begins. Each is used once. If all are used, token signs more.
+type sender struct {
+	*xrpc.Account
+	reader  string // a token for getMessages, which may be used several times
+	session string // "" until the sender buys one
 	signed  []string
 	next    atomic.Int64 // index in signed
 	late    atomic.Int64 // tokens signed under load
 }
 
-// take returns an unused token, or the session.
-func (t *tokens) take() (string, error) {
-	if t.session != "" {
-		return t.session, nil
+// token returns the session, or an unused token.
+func (s *sender) token(auth string) (string, error) {
+	if auth == AuthSession {
+		return s.session, nil
 	}
-	if i := t.next.Add(1) - 1; i < int64(len(t.signed)) {
-		return t.signed[i], nil
+	if i := s.next.Add(1) - 1; i < int64(len(s.signed)) {
+		return s.signed[i], nil
 	}
-	t.late.Add(1)
-	return tokenOf(t.account, mlsapi.NSIDSendMessage)
+	s.late.Add(1)
+	return tokenOf(s.Account, mlsapi.NSIDSendMessage)
 }
 
-// sign adds tokens until n are ready. take must not run at the same time.
-func (t *tokens) sign(n int) {
-	left := t.signed[min(t.next.Load(), int64(len(t.signed))):]
-	t.signed = append(make([]string, 0, max(n, len(left))), left...)
-	t.next.Store(0)
-	for len(t.signed) < n {
-		t.signed = append(t.signed, Must(tokenOf(t.account, mlsapi.NSIDSendMessage)))
+// sign adds tokens until n are ready. token must not run at the same time.
+func (s *sender) sign(n int) {
+	left := s.signed[min(s.next.Load(), int64(len(s.signed))):]
+	s.signed = append(make([]string, 0, max(n, len(left))), left...)
+	s.next.Store(0)
+	for len(s.signed) < n {
+		s.signed = append(s.signed, Must(tokenOf(s.Account, mlsapi.NSIDSendMessage)))
 	}
 }
 
@@ -63,20 +64,48 @@ func signAll(accounts []*xrpc.Account, method string) []string {
 	return signed
 }
 
-// useSessions makes the senders authenticate with sessions, or with tokens again. At the first use,
-// each sender buys a session.
-func (b *bench) useSessions(ctx context.Context, use bool) {
-	if use && b.sessions == nil {
-		bought := make([]string, len(b.senders))
-		Each(setupLanes, len(bought), func(i int) { bought[i] = b.buySession(ctx, i) })
-		b.sessions = bought
+// authenticate gives the senders what a phase needs: a session each, or tokens.
+func (b *bench) authenticate(ctx context.Context, s *phase) {
+	switch {
+	case s.pages: // reads use sender.reader
+	case s.auth == AuthSession:
+		Each(setupLanes, len(b.senders), func(i int) {
+			if b.senders[i].session == "" {
+				b.senders[i].session = b.buySession(ctx, i)
+			}
+		})
+	default:
+		each := b.expected(s) / float64(len(b.drafts))
+		drafts := map[*sender]int{}
+		for _, d := range b.drafts {
+			drafts[d.sender]++
+		}
+		const spare = 20 // for repetitions
+		Each(runtime.GOMAXPROCS(0), len(b.senders), func(i int) {
+			if n := drafts[b.senders[i]]; n > 0 {
+				b.senders[i].sign(int(each*float64(n)) + spare)
+			}
+		})
 	}
-	for i, t := range b.sendTokens {
-		t.session = ""
-		if use {
-			t.session = b.sessions[i]
+}
+
+// expected returns how many tokens a phase may need.
+func (b *bench) expected(s *phase) float64 {
+	const reserve, most, ofStorm = 1.4, 1e6, 5 * time.Second
+	if s.messages > 0 {
+		return min(float64(s.messages)*reserve, most)
+	}
+	rate, span := s.rate, b.c.Warm+b.c.For
+	if rate == 0 {
+		// Before the first phase has shown a rate, guess the most requests, or bytes, that are possible.
+		if rate = b.fastest; rate == 0 {
+			rate = min(20_000, 200e6/float64(b.c.Body))
 		}
 	}
+	if s.prepare != nil {
+		span = b.c.Warm + ofStorm
+	}
+	return min(rate*span.Seconds()*reserve, most)
 }
 
 // buySession buys a session for a sender, from the sender's address. The device is made up, because
@@ -86,6 +115,6 @@ func (b *bench) buySession(ctx context.Context, sender int) string {
 	call := xrpc.Procedure(mlsapi.NSIDCreateSession, "", "",
 		&mlsapi.CreateSessionInput{DeviceID: hex.EncodeToString(device[:])})
 	web := &http.Transport{DialContext: dialer{from: home(sender % addresses)}.dial, DisableKeepAlives: true}
-	client := xrpc.NewClient(b.env.servers[0].URL(), xrpc.DefaultServiceDID, web, &xrpc.Stats{})
-	return Must(xrpc.Ask[mlsapi.CreateSessionOutput](ctx, client, b.senders[sender], call)).Session
+	client := xrpc.NewClient(b.env.Nodes[0].URL(), xrpc.DefaultServiceDID, web, &xrpc.Stats{})
+	return Must(xrpc.Ask[mlsapi.CreateSessionOutput](ctx, client, b.senders[sender].Account, call)).Session
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim/bench/report"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
@@ -23,7 +22,7 @@ const pageSize = 100
 // verify reads every convo, compares it with the acknowledged messages, and asks the server's own
 // checker.
 func (b *bench) verify(ctx context.Context) {
-	total := &report.Verdict{Kills: b.kills}
+	total := &Verdict{Kills: b.kills}
 	b.report.Verdict = total
 	receipts, unknown := map[*convo][]receipt{}, map[*convo]map[*draft]int{}
 	for _, w := range b.workers {
@@ -43,15 +42,8 @@ func (b *bench) verify(ctx context.Context) {
 			t.violated[:min(len(t.violated), maxViolations-min(len(total.Violated), maxViolations))]...)
 		t.receipts = nil
 	}
-	drafts := map[*convo][]*draft{}
-	for _, some := range b.convos.drafts {
-		for _, d := range some {
-			drafts[d.convo] = append(drafts[d.convo], d)
-		}
-	}
-	b.say("reading %d convos", len(b.convos.convos))
+	b.say("reading %d convos", len(b.convos))
 	began := time.Now()
-	did := func(i int) string { return b.senders[i].DID.String() }
 	var mu sync.Mutex // guards total
 	wires := make(chan *wire, verifyLanes)
 	for i := range verifyLanes {
@@ -59,12 +51,12 @@ func (b *bench) verify(ctx context.Context) {
 		defer w.close()
 		wires <- w
 	}
-	Each(verifyLanes, len(b.convos.convos), func(i int) {
-		c := b.convos.convos[i]
+	Each(verifyLanes, len(b.convos), func(i int) {
+		c := b.convos[i]
 		w := <-wires
 		defer func() { wires <- w }()
-		var found report.Verdict
-		b.read(ctx, w, newAudit(c, &found, receipts[c], unknown[c], drafts[c], did))
+		var found Verdict
+		b.read(ctx, w, newAudit(c, &found, receipts[c], unknown[c]))
 		mu.Lock()
 		defer mu.Unlock()
 		total.Sent, total.Stored, total.Unknown = total.Sent+found.Sent, total.Stored+found.Stored,
@@ -74,7 +66,7 @@ func (b *bench) verify(ctx context.Context) {
 	})
 	b.say("read %d messages in %s; asking the server's own checker", total.Stored,
 		time.Since(began).Round(time.Millisecond))
-	for _, text := range Must(b.env.servers[0].CheckDatabase(ctx)) {
+	for _, text := range Must(b.env.Nodes[0].CheckDatabase(ctx)) {
 		total.Violated = append(total.Violated, "in the database: "+text)
 	}
 }

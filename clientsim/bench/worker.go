@@ -35,12 +35,6 @@ type worker struct {
 	second *wire // for a request that is sent twice at once
 	rng    *rand.Rand
 
-	// The fields below belong to the present phase.
-	faults bool
-	pages  bool // the worker reads and does not send
-	jobs   []job
-	at     int
-
 	outcome outcome
 }
 
@@ -52,21 +46,17 @@ type outcome struct {
 	retried, dropped, twice int64
 }
 
-// job is a draft with the tokens of its sender.
-type job struct {
-	draft  *draft
-	tokens *tokens
-	reader string // a token for getMessages, which may be used several times
-}
-
 func newWorker(b *bench, index int) *worker {
-	w := &worker{b: b, rng: rand.New(rand.NewPCG(b.c.Seed, uint64(index)))}
+	w := &worker{b: b, rng: rand.New(rand.NewPCG(b.c.Seed, uint64(index))), wire: &wire{}, second: &wire{}}
 	w.aim(b.env.addr(index))
 	return w
 }
 
 // aim makes the next request go to a server on a new connection.
-func (w *worker) aim(addr string) { w.addr, w.wire, w.second = addr, newWire(addr), newWire(addr) }
+func (w *worker) aim(addr string) {
+	w.close()
+	w.addr, w.wire, w.second = addr, newWire(addr), newWire(addr)
+}
 
 func (w *worker) close() {
 	w.wire.close()
@@ -75,13 +65,12 @@ func (w *worker) close() {
 
 // do makes the next request.
 func (w *worker) do(ctx context.Context, r load.Request) {
-	l := &w.jobs[w.at]
-	w.at = (w.at + 1) % len(w.jobs)
+	d := w.b.drafts[w.b.next.Add(1)%int64(len(w.b.drafts))]
 	operation, done := opSend, false
-	if w.pages {
-		operation, done = opPage, w.page(ctx, r, l)
+	if w.b.phase.pages {
+		operation, done = opPage, w.page(ctx, r, d)
 	} else {
-		done = w.send(ctx, r, l)
+		done = w.send(ctx, r, d)
 	}
 	if done {
 		r.Count.Done(operation, time.Since(r.Due))
@@ -99,16 +88,16 @@ const (
 
 // send sends a message by the retry rule: the same bytes and key with a new token, until there is
 // an answer.
-func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
+func (w *worker) send(ctx context.Context, r load.Request, d *draft) bool {
 	key := xrpc.NewKey()
 	var drop, twice bool
-	if w.faults {
+	if w.b.c.Faults {
 		fate := w.rng.IntN(1000)
 		drop, twice = fate < dropped, fate >= dropped && fate < dropped+doubled
 	}
 	began, wait := time.Now(), 5*time.Millisecond
 	for {
-		request, err := w.compose(l, key)
+		request, err := w.compose(d, key)
 		if err != nil {
 			w.violate("sendMessage: %v", err)
 			return false
@@ -121,19 +110,19 @@ func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
 			w.outcome.retried++
 			continue
 		case twice:
-			a, err = w.sendTwice(ctx, l, key, request)
+			a, err = w.sendTwice(ctx, d, key, request)
 			twice = false
 		default:
 			a, err = w.wire.do(ctx, request)
 		}
 		if err == nil && a.status == http.StatusOK {
-			return w.accept(l.draft, a)
+			return w.accept(d, a)
 		}
 		if !w.again(r, opSend, a, err) {
 			return false
 		}
 		if ctx.Err() != nil || time.Since(began) > retryFor {
-			w.outcome.unknown = append(w.outcome.unknown, l.draft)
+			w.outcome.unknown = append(w.outcome.unknown, d)
 			return false
 		}
 		w.outcome.retried++
@@ -143,9 +132,9 @@ func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
 }
 
 // compose makes a request with a new token.
-func (w *worker) compose(l *job, key string) ([]byte, error) {
-	token, err := l.tokens.take()
-	body := slices.Concat(l.draft.before, []byte(key), l.draft.after)
+func (w *worker) compose(d *draft, key string) ([]byte, error) {
+	token, err := d.sender.token(w.b.phase.auth)
+	body := slices.Concat(d.before, []byte(key), d.after)
 	return post(w.addr, mlsapi.NSIDSendMessage, body, token), err
 }
 
@@ -161,10 +150,10 @@ func (w *worker) drop(ctx context.Context, request []byte) {
 
 // sendTwice sends the request and a second request with the same key at the same time. Both answers
 // must be the same.
-func (w *worker) sendTwice(ctx context.Context, l *job, key string, request []byte) (_ answer, err error) {
+func (w *worker) sendTwice(ctx context.Context, d *draft, key string, request []byte) (_ answer, err error) {
 	defer Catch(&err)
 	w.outcome.twice++
-	again := Must(w.compose(l, key))
+	again := Must(w.compose(d, key))
 	other := make(chan error, 1)
 	var second answer
 	go func() {
@@ -200,38 +189,38 @@ func (w *worker) accept(d *draft, a answer) bool {
 		return false
 	}
 	w.outcome.receipts = append(w.outcome.receipts, receipt{id: id, draft: d, seq: *out.Seq})
-	if w.b.acknowledged.Add(1) == w.b.c.Messages {
+	if w.b.acknowledged.Add(1) == w.b.phase.messages {
 		close(w.b.enough)
 	}
 	return true
 }
 
 // again counts a failure, and reports whether to retry.
-func (w *worker) again(r load.Request, d string, a answer, err error) bool {
+func (w *worker) again(r load.Request, operation string, a answer, err error) bool {
 	if err != nil {
 		if errors.Is(err, errAnswer) {
-			w.violate("%s: %v", d, err)
+			w.violate("%s: %v", operation, err)
 		}
-		r.Count.Fail(d, "connection", err.Error())
+		r.Count.Fail(operation, "connection", err.Error())
 		return true
 	}
 	var named struct{ Error, Message string }
 	if err := json.Unmarshal(a.body, &named); err != nil || named.Error == "" {
-		w.violate("%s: %d %.200q is no XRPC error", d, a.status, a.body)
+		w.violate("%s: %d %.200q is no XRPC error", operation, a.status, a.body)
 		named.Error = strconv.Itoa(a.status)
 	}
-	r.Count.Fail(d, named.Error, named.Message)
+	r.Count.Fail(operation, named.Error, named.Message)
 	switch {
 	case named.Error == mlsapi.ErrRequestInProgress, a.status == http.StatusTooManyRequests, a.status >= 500:
 		return true
 	}
-	w.violate("%s: %d %s: %s", d, a.status, named.Error, named.Message)
+	w.violate("%s: %d %s: %s", operation, a.status, named.Error, named.Message)
 	return false
 }
 
 // page reads the first messages of a convo.
-func (w *worker) page(ctx context.Context, r load.Request, l *job) bool {
-	a, err := w.wire.do(ctx, get(w.addr, mlsapi.NSIDGetMessages, "limit=50&convoId="+l.draft.convo.id, l.reader))
+func (w *worker) page(ctx context.Context, r load.Request, d *draft) bool {
+	a, err := w.wire.do(ctx, get(w.addr, mlsapi.NSIDGetMessages, "limit=50&convoId="+d.convo.id, d.sender.reader))
 	if err == nil && a.status == http.StatusOK {
 		return true
 	}

@@ -70,34 +70,10 @@ func mustReborn(t *testing.T, d Device, keepKey bool) Device {
 // three makes a group of alice, bob's phone and carol.
 func three(t *testing.T, suite Suite) (devices []Device, groups []Group) {
 	t.Helper()
-	gid := []byte("external")
-	var packages [][]byte
-	for i, id := range []string{"did:plc:alice", "did:plc:bob", "did:plc:carol"} {
+	for _, id := range []string{"did:plc:alice", "did:plc:bob", "did:plc:carol"} {
 		devices = append(devices, mustDevice(t, id, suite))
-		if i > 0 {
-			packages = append(packages, mustPackage(t, devices[i]).Message)
-		}
 	}
-	a, err := devices[0].Create(gid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	staged, err := a.StageAdd(packages...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Confirm(); err != nil {
-		t.Fatal(err)
-	}
-	groups = []Group{a}
-	for _, d := range devices[1:] {
-		g, err := d.Join(staged.Welcome)
-		if err != nil {
-			t.Fatal(err)
-		}
-		groups = append(groups, g)
-	}
-	return devices, groups
+	return devices, found(t, "external", devices[0], devices[1:]...)
 }
 
 // A new device joins beside the old device. A device that lost its state removes its old leaf, once
@@ -205,22 +181,11 @@ func TestLastResort(t *testing.T) {
 		}
 		for i := range 3 {
 			bob = restart(t, bob)
-			gid := []byte(fmt.Sprint("group ", i))
-			a, err := mustDevice(t, "did:plc:alice", suite).Create(gid)
+			a, err := mustDevice(t, "did:plc:alice", suite).Create([]byte(fmt.Sprint("group ", i)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			staged, err := a.StageAdd(kp.Message)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := a.Confirm(); err != nil {
-				t.Fatal(err)
-			}
-			b, err := bob.Join(staged.Welcome)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := add(t, a, [][]byte{kp.Message}, bob)[1]
 			tell(t, b, "once more", a)
 		}
 	}

@@ -48,31 +48,8 @@ func TestStageGarbage(t *testing.T) {
 func groupOf(t *testing.T, suite Suite, n int) []Group {
 	t.Helper()
 	var devices []Device
-	var packages [][]byte
 	for i := range n {
 		devices = append(devices, mustDevice(t, fmt.Sprintf("did:plc:member%d", i), suite))
-		if i > 0 {
-			packages = append(packages, mustPackage(t, devices[i]).Message)
-		}
 	}
-	first, err := devices[0].Create([]byte("garbage"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	staged, err := first.StageAdd(packages...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Confirm(); err != nil {
-		t.Fatal(err)
-	}
-	groups := []Group{first}
-	for _, d := range devices[1:] {
-		g, err := d.Join(staged.Welcome)
-		if err != nil {
-			t.Fatal(err)
-		}
-		groups = append(groups, g)
-	}
-	return groups
+	return found(t, "garbage", devices[0], devices[1:]...)
 }

@@ -52,6 +52,41 @@ func mustGroup(t *testing.T, d Device, id []byte) Group {
 	return g
 }
 
+// add lets a group add others by their KeyPackages, and returns it and the groups of the others.
+func add(t *testing.T, to Group, packages [][]byte, others ...Device) []Group {
+	t.Helper()
+	staged, err := to.StageAdd(packages...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Confirm(); err != nil {
+		t.Fatal(err)
+	}
+	groups := []Group{to}
+	for _, d := range others {
+		g, err := d.Join(staged.Welcome)
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups = append(groups, g)
+	}
+	return groups
+}
+
+// found makes a group of the devices, and returns it as each of them has it.
+func found(t *testing.T, gid string, first Device, others ...Device) []Group {
+	t.Helper()
+	g, err := first.Create([]byte(gid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packages [][]byte
+	for _, d := range others {
+		packages = append(packages, mustPackage(t, d).Message)
+	}
+	return add(t, g, packages, others...)
+}
+
 // tell sends one message from one group to the others and checks the answer.
 func tell(t *testing.T, from Group, text string, to ...Group) {
 	t.Helper()
@@ -164,23 +199,9 @@ func TestDeviceRoundTrip(t *testing.T) {
 
 func TestLostRace(t *testing.T) {
 	t.Parallel()
-	gid := []byte("race")
 	alice, bob := mustDevice(t, "did:plc:a", SuiteX25519), mustDevice(t, "did:plc:b", SuiteX25519)
-	a, err := alice.Create(gid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	staged, err := a.StageAdd(mustPackage(t, bob).Message)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Confirm(); err != nil {
-		t.Fatal(err)
-	}
-	b, err := bob.Join(staged.Welcome)
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := found(t, "race", alice, bob)
+	a, b := groups[0], groups[1]
 	carol := mustDevice(t, "did:plc:c", SuiteX25519)
 	if _, err := b.StageUpdate(); err != nil {
 		t.Fatal(err)
@@ -219,28 +240,10 @@ func TestLostRace(t *testing.T) {
 
 func TestTwoDevicesOfOneDID(t *testing.T) {
 	t.Parallel()
-	gid := []byte("pair")
 	alice := mustDevice(t, "did:plc:a", SuiteP256)
 	phone, tablet := mustDevice(t, "did:plc:b", SuiteP256), mustDevice(t, "did:plc:b", SuiteP256)
-	a, err := alice.Create(gid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	staged, err := a.StageAdd(mustPackage(t, phone).Message, mustPackage(t, tablet).Message)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Confirm(); err != nil {
-		t.Fatal(err)
-	}
-	p, err := phone.Join(staged.Welcome)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := tablet.Join(staged.Welcome)
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := found(t, "pair", alice, phone, tablet)
+	a, p, b := groups[0], groups[1], groups[2]
 	tell(t, p, "from my other device", a, b)
 	gone, err := a.StageRemove("did:plc:b")
 	if err != nil {
@@ -300,17 +303,7 @@ func TestCommitFrames(t *testing.T) {
 				alice.HideHandshakes(hidden)
 				alice = restart(t, alice)
 				a := mustGroup(t, alice, gid)
-				staged, err := a.StageAdd(mustPackage(t, bob).Message)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := a.Confirm(); err != nil {
-					t.Fatal(err)
-				}
-				b, err := bob.Join(staged.Welcome)
-				if err != nil {
-					t.Fatal(err)
-				}
+				b := add(t, a, [][]byte{mustPackage(t, bob).Message}, bob)[1]
 				// Two commits lose and are dropped, between messages.
 				for _, text := range []string{"one", "two"} {
 					if _, err := a.StageUpdate(); err != nil {
@@ -319,7 +312,8 @@ func TestCommitFrames(t *testing.T) {
 					tell(t, a, text, b)
 					a.Discard()
 				}
-				if staged, err = a.StageUpdate(); err != nil {
+				staged, err := a.StageUpdate()
+				if err != nil {
 					t.Fatal(err)
 				}
 				want := []byte{0, 1, 0, 1}

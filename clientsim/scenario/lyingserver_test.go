@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
@@ -98,37 +100,33 @@ func doubled(l *lyingServer, req *http.Request, t xrpc.CallInfo) error {
 	return xrpc.Drain(resp)
 }
 
-// forgetful leaves out the first entry of a log.
-func forgetful(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-	if t.Call.Method != mlsapi.NSIDGetMessages || a.StatusCode != 200 {
-		return body
-	}
-	out, err := xrpc.Decode[mlsapi.GetMessagesOutput](body)
-	if err != nil {
-		return body
-	}
-	kept := out.Messages[:0]
-	for _, m := range out.Messages {
-		if m.Seq != 1 {
-			kept = append(kept, m)
+// edited changes the outputs of a method; n counts its answers from 1.
+func edited[P interface {
+	*T
+	AppendJSON(dst []byte) []byte
+}, T any](method syntax.NSID, change func(out P, n int)) func(xrpc.CallInfo, int, *http.Response, []byte) []byte {
+	return func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
+		if t.Call.Method != method || a.StatusCode != 200 {
+			return body
 		}
+		out, err := xrpc.Decode[T](body)
+		if err != nil {
+			return body
+		}
+		change(out, n)
+		return P(out).AppendJSON(nil)
 	}
-	out.Messages = kept
-	return out.AppendJSON(nil)
+}
+
+// forgetful leaves out the first entry of a log.
+func forgetful(out *mlsapi.GetMessagesOutput, _ int) {
+	out.Messages = slices.DeleteFunc(out.Messages, func(m mlsapi.MessageView) bool { return m.Seq == 1 })
 }
 
 // sliding moves the grace with every fetch.
-func sliding(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
-	if t.Call.Method != mlsapi.NSIDGetWelcome || a.StatusCode != 200 {
-		return body
-	}
-	out, err := xrpc.Decode[mlsapi.GetWelcomeOutput](body)
-	if err != nil {
-		return body
-	}
+func sliding(out *mlsapi.GetWelcomeOutput, n int) {
 	later := lexcodec.NewDatetime(out.GraceExpiresAt.Add(time.Duration(n) * time.Second))
 	out.GraceExpiresAt = &later
-	return out.AppendJSON(nil)
 }
 
 // level is the level at which the server has checked a commit.
@@ -146,7 +144,8 @@ func TestALyingServerIsCaught(t *testing.T) {
 		want           string
 	}{
 		{"a message is stored twice", "lost-answer", &lyingServer{before: doubled}, history.Duplicated, "stands at"},
-		{"a message is forgotten", "lost-answer", &lyingServer{after: forgetful}, history.Lost, "acknowledged at seq 1"},
+		{"a message is forgotten", "lost-answer",
+			&lyingServer{after: edited(mlsapi.NSIDGetMessages, forgetful)}, history.Lost, "acknowledged at seq 1"},
 		{"a replay is changed", "lost-answer",
 			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 				if a.Header.Get("X-Idempotency-Replay") == "true" {
@@ -187,7 +186,8 @@ func TestALyingServerIsCaught(t *testing.T) {
 				}
 				return body
 			}}, history.Broken, "WelcomeConsumed"},
-		{"the grace slides", "lost-answer", &lyingServer{after: sliding}, history.Broken, "moved the grace"},
+		{"the grace slides", "lost-answer",
+			&lyingServer{after: edited(mlsapi.NSIDGetWelcome, sliding)}, history.Broken, "moved the grace"},
 		{"a member is missing from the roster", "lost-answer",
 			&lyingServer{after: shortRoster}, history.Broken, "the roster of"},
 		{"a convo is listed twice", "lost-answer", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
@@ -252,23 +252,17 @@ func TestALyingServerIsCaught(t *testing.T) {
 		{"a head is stale", "verified-log", &lyingServer{after: firstForEver(mlsapi.NSIDGetLogHead)}, history.Broken,
 			"the head is stale|does not say what stands for it"},
 		{"a head has another signature", "verified-log",
-			&lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
-				out, err := xrpc.Decode[mlsapi.GetLogHeadOutput](body)
-				if t.Call.Method != mlsapi.NSIDGetLogHead || a.StatusCode != 200 || err != nil || n < 6 {
-					return body
+			&lyingServer{after: edited(mlsapi.NSIDGetLogHead, func(out *mlsapi.GetLogHeadOutput, n int) {
+				if n >= 6 {
+					out.Head = strings.Replace(out.Head, "\ntime 2", "\ntime 3", 1)
 				}
-				out.Head = strings.Replace(out.Head, "\ntime 2", "\ntime 3", 1)
-				return out.AppendJSON(nil)
-			}}, history.Broken, "is not signed with the key"},
+			})}, history.Broken, "is not signed with the key"},
 		{"a proof is wrong", "verified-log",
-			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-				out, err := xrpc.Decode[mlsapi.GetLogProofOutput](body)
-				if t.Call.Method != mlsapi.NSIDGetLogProof || a.StatusCode != 200 || err != nil || len(out.Hashes) == 0 {
-					return body
+			&lyingServer{after: edited(mlsapi.NSIDGetLogProof, func(out *mlsapi.GetLogProofOutput, _ int) {
+				if len(out.Hashes) > 0 {
+					out.Hashes[0][0] ^= 1
 				}
-				out.Hashes[0][0] ^= 1
-				return out.AppendJSON(nil)
-			}}, history.Broken, "its proof is wrong"},
+			})}, history.Broken, "its proof is wrong"},
 	}
 	for _, tt := range lies {
 		t.Run(tt.name, func(t *testing.T) {
@@ -308,36 +302,22 @@ func firstForEver(method string) func(xrpc.CallInfo, int, *http.Response, []byte
 
 // reshow changes an entry of the log.
 func reshow(seq int64, change func(*mlsapi.MessageView)) func(xrpc.CallInfo, int, *http.Response, []byte) []byte {
-	return func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-		if t.Call.Method != mlsapi.NSIDGetMessages || a.StatusCode != 200 {
-			return body
-		}
-		out, err := xrpc.Decode[mlsapi.GetMessagesOutput](body)
-		if err != nil {
-			return body
-		}
+	return edited(mlsapi.NSIDGetMessages, func(out *mlsapi.GetMessagesOutput, _ int) {
 		for i := range out.Messages {
 			if out.Messages[i].Seq == seq {
 				change(&out.Messages[i])
 			}
 		}
-		return out.AppendJSON(nil)
-	}
+	})
 }
 
 // relist changes a list of convos.
 func relist(change func(*mlsapi.GetConvosOutput)) func(xrpc.CallInfo, int, *http.Response, []byte) []byte {
-	return func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-		if t.Call.Method != mlsapi.NSIDGetConvos || a.StatusCode != 200 {
-			return body
+	return edited(mlsapi.NSIDGetConvos, func(out *mlsapi.GetConvosOutput, _ int) {
+		if len(out.Conversations) > 0 {
+			change(out)
 		}
-		out, err := xrpc.Decode[mlsapi.GetConvosOutput](body)
-		if err != nil || len(out.Conversations) == 0 {
-			return body
-		}
-		change(out)
-		return out.AppendJSON(nil)
-	}
+	})
 }
 
 // shortRoster leaves the last member out of getConvo.

@@ -197,7 +197,9 @@ func (n *network) step(ctx context.Context, p *resident) {
 
 // there reports whether a service answers. If it does not, a client tries another time.
 func (n *network) there(ctx context.Context, service int) bool {
-	return healthy(ctx, n.services[service].Net.Base, n.probe) == nil
+	s := running{base: n.services[service].Net.Base, transport: n.probe}
+	status, _, err := s.get(ctx, "/xrpc/_health")
+	return err == nil && status == http.StatusOK
 }
 
 // pick returns a convo of the person at a service that answers.

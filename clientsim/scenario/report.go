@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -64,6 +65,11 @@ func (r *Report) Total() Result {
 		total.Violated += s.Violated
 	}
 	return total
+}
+
+// Played reports whether a scenario was played.
+func (r *Report) Played() bool {
+	return slices.ContainsFunc(r.Results, func(one Result) bool { return one.Skipped == "" })
 }
 
 // Kept reports whether every promise was kept.

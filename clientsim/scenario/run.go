@@ -24,9 +24,10 @@ type Config struct {
 	Scenarios []string
 	// Server is the URL of a running server. If it is "", the run starts its own server.
 	Server string
-	// ServiceDID is the audience of the tokens. It must be the server's.
+	// ServiceDID is the audience of the tokens. "" means the DID that the server names.
 	ServiceDID string
-	// PLCListen is where the PLC directory listens.
+	// PLCListen is where the PLC directory listens. "" means PLCListen with a running server, and
+	// else a free port.
 	PLCListen string
 	// Binary is the mlsd to start. If it is "", the run finds or builds one.
 	Binary string

@@ -13,14 +13,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/load"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
@@ -46,7 +44,7 @@ func openSamples(s *soak) (_ *samples, err error) {
 	defer Catch(&err)
 	file := Must(os.Create(s.c.Samples))
 	out := &samples{file: file, lines: json.NewEncoder(file)}
-	return out, out.lines.Encode(report.SoakLine{Begin: &report.SoakBegin{
+	return out, out.lines.Encode(Line{Begin: &Begin{
 		Began: s.began.UTC(), For: s.c.For, Rate: s.c.Rate, Every: s.c.Every, Seed: s.c.Seed,
 		Cores: runtime.NumCPU(), Go: runtime.Version(),
 	}})
@@ -54,11 +52,11 @@ func openSamples(s *soak) (_ *samples, err error) {
 
 // end writes the last line.
 func (o *samples) end(s *soak) error {
-	end := &report.SoakEnd{Ended: time.Now().UTC(), Rounds: s.rounds.played.Load(), Notes: s.w.Notes()}
+	end := &End{Ended: time.Now().UTC(), Rounds: s.rounds.played.Load(), Notes: s.w.Notes()}
 	for _, v := range s.w.Found() {
 		end.Broken = append(end.Broken, v.String())
 	}
-	return errors.Join(o.lines.Encode(report.SoakLine{End: end}), o.file.Close())
+	return errors.Join(o.lines.Encode(Line{End: end}), o.file.Close())
 }
 
 // sample takes samples until ended ends.
@@ -74,7 +72,7 @@ func (s *soak) sample(ctx, ended context.Context, db *pgxpool.Pool, out *samples
 		values, err := s.values(ctx, db)
 		at := time.Since(s.began)
 		if err == nil {
-			err = out.lines.Encode(report.SoakLine{Sample: &report.Sample{At: at.Seconds(), Values: values}})
+			err = out.lines.Encode(Line{Sample: &Sample{At: at.Seconds(), Values: values}})
 		}
 		if err != nil {
 			s.w.Broken("the run itself: no sample after %s: %v", at.Round(time.Second), err)
@@ -140,16 +138,14 @@ func loadValues(values map[string]float64) (err error) {
 	resident := Must(testbed.FromStatus(os.Getpid(), "VmRSS:"))
 	values["resident/load"] = float64(resident)
 	values["goroutines/load"] = float64(runtime.NumGoroutine())
-	var self syscall.Rusage
-	Check(syscall.Getrusage(syscall.RUSAGE_SELF, &self))
-	values["cpu/load"] = time.Duration(self.Utime.Nano() + self.Stime.Nano()).Seconds()
+	values["cpu/load"] = testbed.ProcessTime(os.Getpid()).Seconds()
 	return nil
 }
 
 // tablesSQL reads the sizes of all tables, in bytes, and their rows as the statistics count them.
-// The partitions of events count together.
+// The partitions of a daily table count together.
 const tablesSQL = `
-	SELECT CASE WHEN relname ~ '^events_[0-9]{8}$' THEN 'events' ELSE relname END, sum(pg_table_size(relid)),
+	SELECT regexp_replace(relname, '_[0-9]{8}$', ''), sum(pg_table_size(relid)),
 		sum(pg_indexes_size(relid)),
 		sum(n_live_tup), sum(n_dead_tup)
 	FROM pg_stat_user_tables GROUP BY 1`

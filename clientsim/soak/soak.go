@@ -45,10 +45,11 @@ const (
 	minWriters        = 8
 )
 
-// settings returns the settings of the nodes. Other quotas and rates have their defaults. There is
+// settings returns the settings of the nodes on a database. Other quotas and rates have their defaults. There is
 // no quota of invitations, because a few people invite each other again and again.
-func settings() map[string]string {
+func settings(database string) map[string]string {
 	return map[string]string{
+		"MLSD_DATABASE_URL":    database,
 		"MLSD_EVENT_RETENTION": "1h", "MLSD_MESSAGE_RETENTION": "25h", "MLSD_WELCOME_GRACE": "1m",
 		"MLSD_QUOTA_INVITATIONS": "0",
 	}
@@ -59,19 +60,17 @@ func settings() map[string]string {
 func Run(ctx, stop context.Context, c Config) (err error) {
 	defer Catch(&err)
 	e := Must(testbed.NewEnvironment(ctx, "127.0.0.1:0", testbed.Binary{Path: c.Binary}))
-	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	server := e.Server("data")
-	server.UseDefaults()
-	Check(server.Start(ctx, nil))
+	e.Defaults = true
 	watch := newWatch(testbed.FastTransport())
-	w := e.World(server, watch, c.options(), 0x50a4, c.Progress)
-	return Attempt(func() {
-		o := testbed.ClusterOptions{Nodes: 2, Settings: settings(), Transport: watch}
-		w.WithCluster(ctx, o, func(f *testbed.Cluster) {
-			s := &soak{c: &c, w: w, cluster: f, dir: e.Dir, watch: watch, began: time.Now()}
-			Check(s.run(ctx, stop))
-		})
-	})
+	defer func() {
+		watch.CloseIdleConnections()
+		err = errors.Join(err, e.Close(ctx))
+	}()
+	Check(e.StartPostgres(ctx, nil))
+	Check(e.RunNodes(ctx, 2, e.Binaries[0], settings(e.Postgres.URL())))
+	w := e.World(e.Nodes[0], watch, c.options(), 0x50a4, c.Progress)
+	s := &soak{c: &c, w: w, cluster: w.ClusterOf(e, watch), dir: e.Dir, watch: watch, began: time.Now()}
+	return s.run(ctx, stop)
 }
 
 func (c *Config) options() testbed.Options {

@@ -23,7 +23,6 @@ type Cluster struct {
 	Nodes    []*Proc
 	Clients  []*xrpc.Client // one for each node, in the order of the nodes
 	Clocks   []*Clock       // one for each node; empty if all clocks are right
-
 }
 
 // ClusterOptions say how a cluster differs from the usual one.
@@ -77,6 +76,15 @@ func (w *World) withNodes(ctx context.Context, url string, o ClusterOptions, f *
 		err = errors.Join(err, clock.file.Close())
 	}
 	Check(err)
+}
+
+// ClusterOf returns the nodes of an environment as a cluster. Its clients use a transport.
+func (w *World) ClusterOf(e *Environment, transport http.RoundTripper) *Cluster {
+	f := &Cluster{Postgres: e.Postgres, Nodes: e.Nodes}
+	for _, node := range e.Nodes {
+		f.Clients = append(f.Clients, xrpc.NewClient(node.URL(), w.Net.Audience, transport, w.Stats))
+	}
+	return f
 }
 
 // addNode starts another node of the cluster, on the database at url.

@@ -11,13 +11,18 @@ import (
 	"net/http"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	. "mlsd/clientsim/steps"
 )
 
 // InDatabase calls do with a connection to a database, and closes it.
 func InDatabase(ctx context.Context, url string, do func(*pgx.Conn) error) error {
-	db, err := pgx.Connect(ctx, url)
+	pool, err := pgxpool.ParseConfig(url) // the URL of a server may have settings of the pool
+	if err != nil {
+		return fmt.Errorf("PostgreSQL: %w", err)
+	}
+	db, err := pgx.ConnectConfig(ctx, pool.ConnConfig)
 	if err == nil {
 		err = errors.Join(do(db), db.Close(context.WithoutCancel(ctx)))
 	}

@@ -1,6 +1,8 @@
 package testbed
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -18,15 +20,20 @@ import (
 // has the records that name the service. It is safe for concurrent use.
 type Directory struct {
 	*xrpc.Site
+	// Another is the URL of another directory that gets each account too, such as that of mlsd-dev.
+	// It must trust every operation. "" means that there is none.
+	Another string
 
 	mu    sync.Mutex // guards the fields below
 	docs  map[syntax.DID]identity.DIDDocument
 	homes map[syntax.DID]syntax.DID
+	asked map[syntax.DID]bool // somebody has asked for the document
 }
 
 // NewDirectory serves on addr, such as "127.0.0.1:0", until Close.
 func NewDirectory(addr string) (_ *Directory, err error) {
-	d := &Directory{docs: map[syntax.DID]identity.DIDDocument{}, homes: map[syntax.DID]syntax.DID{}}
+	d := &Directory{docs: map[syntax.DID]identity.DIDDocument{}, homes: map[syntax.DID]syntax.DID{},
+		asked: map[syntax.DID]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{did}", d.serveDocument)
 	mux.HandleFunc("GET /xrpc/com.atproto.repo.getRecord", d.serveRecord)
@@ -41,9 +48,44 @@ func (d *Directory) Register(a *xrpc.Account) (err error) {
 	defer Catch(&err)
 	doc := Must(a.Document(syntax.Handle(a.DID.Identifier() + ".test")))
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.docs[a.DID] = doc
+	d.mu.Unlock()
+	if d.Another == "" {
+		return nil
+	}
+	return d.tell(doc)
+}
+
+// tell sends an operation that makes a document to the other directory
+// (https://web.plc.directory/spec/v0.1/did-plc).
+func (d *Directory) tell(doc identity.DIDDocument) (err error) {
+	defer CatchIn(&err, "directory %s", d.Another)
+	key, pds := doc.VerificationMethod[0], doc.Service[0]
+	operation := Must(json.Marshal(map[string]any{
+		"type": "plc_operation", "prev": nil, "rotationKeys": []string{}, "alsoKnownAs": doc.AlsoKnownAs,
+		"verificationMethods": map[string]string{"atproto": "did:key:" + key.PublicKeyMultibase},
+		"services": map[string]any{
+			"atproto_pds": map[string]string{"type": pds.Type, "endpoint": pds.ServiceEndpoint},
+		},
+	}))
+	ctx, cancel := context.WithTimeout(context.Background(), xrpc.AttemptLimit)
+	defer cancel()
+	req := Must(http.NewRequestWithContext(ctx, http.MethodPost, d.Another+"/"+doc.DID.String(),
+		bytes.NewReader(operation)))
+	req.Header.Set("Content-Type", "application/json")
+	resp := Must(http.DefaultClient.Do(req))
+	Check(xrpc.Drain(resp))
+	if resp.StatusCode != http.StatusOK {
+		Fail("it answers %s to an account", resp.Status)
+	}
 	return nil
+}
+
+// Asked reports whether somebody has asked this directory for the document of an account.
+func (d *Directory) Asked(did syntax.DID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.asked[did]
 }
 
 // Choose makes a service the home of a registered account. From then on, the directory is the
@@ -74,7 +116,9 @@ func (d *Directory) serveRecord(w http.ResponseWriter, r *http.Request) {
 
 func (d *Directory) serveDocument(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
-	doc, ok := d.docs[syntax.DID(r.PathValue("did"))]
+	did := syntax.DID(r.PathValue("did"))
+	doc, ok := d.docs[did]
+	d.asked[did] = ok
 	if _, here := d.homes[doc.DID]; here {
 		doc.Service = slices.Clone(doc.Service)
 		doc.Service[0].ServiceEndpoint = d.URL

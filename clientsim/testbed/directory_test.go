@@ -23,6 +23,19 @@ func resolver(d *testbed.Directory) *identity.BaseDirectory {
 	}
 }
 
+// A directory knows for which of its accounts somebody has asked.
+func TestDirectoryKnowsWhoWasAskedFor(t *testing.T) {
+	t.Parallel()
+	dir := testbedtest.Directory(t)
+	one, other := registered(t, dir, 0), registered(t, dir, 1)
+	if _, err := resolver(dir).LookupDID(t.Context(), one.DID); err != nil {
+		t.Fatal(err)
+	}
+	if !dir.Asked(one.DID) || dir.Asked(other.DID) {
+		t.Errorf("asked: %t and %t, want only the first", dir.Asked(one.DID), dir.Asked(other.DID))
+	}
+}
+
 // A real resolver takes the directory for PLC. A real validator accepts the tokens, on either
 // curve.
 func TestTokensValidateThroughTheDirectory(t *testing.T) {

@@ -59,8 +59,14 @@ type Environment struct {
 	Binaries []Binary // at least one
 	// ServiceDID is the DID of the servers.
 	ServiceDID string
-	Postgres   *Postmaster // nil until StartPostgres
-	servers    []*Proc
+	// Defaults makes servers run as operators would run them: with the default limits, and without
+	// failpoints.
+	Defaults bool
+	Postgres *Postmaster // nil until StartPostgres
+	Nodes    []*Proc     // the servers that RunNodes started last
+
+	servers []*Proc // all servers
+	nodes   []*Proc // all servers that RunNodes has made
 }
 
 // NewEnvironment makes an environment without a PostgreSQL. binaries are the servers to start.
@@ -84,6 +90,9 @@ func NewEnvironment(ctx context.Context, plcListen string, binaries ...Binary) (
 // own. Close stops it.
 func (e *Environment) Server(name string) *Proc {
 	p := NewProc(e.Binaries[0].Path, filepath.Join(e.Home, name), e.Dir.URL, e.ServiceDID)
+	if e.Defaults {
+		p.useDefaults()
+	}
 	e.servers = append(e.servers, p)
 	return p
 }
@@ -101,6 +110,23 @@ func (e *Environment) StartPostgres(ctx context.Context, prepare func(*Postmaste
 	}
 	Check(postgres.Start(ctx))
 	e.Postgres = postgres
+	return nil
+}
+
+// RunNodes stops the nodes, and starts n nodes of a binary. settings name their database. A node
+// keeps its address.
+func (e *Environment) RunNodes(ctx context.Context, n int, binary Binary, settings map[string]string) (err error) {
+	defer Catch(&err)
+	running := e.Nodes
+	Each(max(len(running), 1), len(running), func(i int) { Check(running[i].Stop()) })
+	for len(e.nodes) < n {
+		e.nodes = append(e.nodes, e.Server(fmt.Sprintf("node-%d", len(e.nodes)+1)))
+	}
+	e.Nodes = e.nodes[:n]
+	Each(n, n, func(i int) {
+		e.Nodes[i].UseBinary(binary.Path)
+		Check(e.Nodes[i].Start(ctx, settings))
+	})
 	return nil
 }
 

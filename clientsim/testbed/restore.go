@@ -195,12 +195,25 @@ func (b *Backrest) pgbackrest(ctx context.Context, args ...string) error {
 	return b.run(ctx, "pgbackrest", append([]string{"--config=" + b.config(), "--stanza=mlsd"}, args...)...)
 }
 
-// Backup makes a full backup.
+// Backup makes a full backup. Its settings are those of a primary with a synchronous standby, as
+// Patroni writes them. This server has no standby, and does not read them.
 func (b *Backrest) Backup(ctx context.Context) (err error) {
-	if b.newest, _, err = b.generation(ctx); err != nil {
-		return err
-	}
+	defer Catch(&err)
+	b.newest, _, err = b.generation(ctx)
+	Check(err)
+	file := Must(os.OpenFile(filepath.Join(b.dir, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0))
+	_, err = file.WriteString("synchronous_standby_names = 'b'\n")
+	Check(errors.Join(err, file.Close()))
 	return b.pgbackrest(ctx, "--type=full", "backup")
+}
+
+// typed returns the commands by which the README tells to restore a moment, for this server.
+func (b *Backrest) typed(to time.Time) string {
+	text := string(Must(os.ReadFile(filepath.Join(b.w.Patroni, "README.md"))))
+	_, text, _ = strings.Cut(text, "<!-- typed: restore -->\n\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	return strings.NewReplacer("pgbackrest ", "pgbackrest --config="+b.config()+" ", "2026-11-22 10:15:00+00",
+		to.UTC().Format("2006-01-02 15:04:05.999999+00"), "/var/lib/postgresql/15/mlsd", b.dir).Replace(text)
 }
 
 // Restore restores the data of a given moment into another directory, as on a new machine. The old
@@ -215,8 +228,7 @@ func (b *Backrest) Restore(ctx context.Context, to time.Time) (err error) {
 	b.dir = filepath.Join(b.home, "second")
 	Check(b.configure())
 	Check(b.run(ctx, "mkdir", "--mode=700", b.dir))
-	Check(b.pgbackrest(ctx, "--type=time", "--target="+to.UTC().Format("2006-01-02 15:04:05.999999+00"),
-		"--target-action=promote", "restore"))
+	Check(b.run(ctx, "sh", "-e", "-c", b.typed(to)))
 	Check(errors.Join(b.start(ctx), b.awaitPromotion(ctx), w.Server.Start(ctx, b.settings())))
 	Check(b.awaitNoticed(ctx))
 	return w.recordAllRestored(ctx)

@@ -85,9 +85,9 @@ func (p *Proc) Binary() string {
 	return p.binary
 }
 
-// UseDefaults makes the next Start run the server as an operator would: with its default limits and
+// useDefaults makes the next Start run the server as an operator would: with its default limits and
 // without failpoints.
-func (p *Proc) UseDefaults() {
+func (p *Proc) useDefaults() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.env, func(name, value string) bool { return value == plenty || name == "MLSD_FAILPOINTS" })

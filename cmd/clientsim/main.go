@@ -18,11 +18,13 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/clientsim/scenario"
-	"mlsd/clientsim/xrpc"
 )
 
 // errBroken ends a run whose report names the broken promises.
 var errBroken = errors.New("promises were broken")
+
+// errSkipped ends a run that played nothing. The report says why.
+var errSkipped = errors.New("every scenario was skipped")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -51,11 +53,12 @@ func command(out, progress io.Writer) *cli.Command {
 		ExitErrHandler: func(context.Context, *cli.Command, error) {},
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "server", Destination: &config.Server,
-				Usage: "`URL` of a running server; default: one is started"},
-			&cli.StringFlag{Name: "service-did", Value: xrpc.DefaultServiceDID, Destination: &config.ServiceDID,
-				Usage: "the server's `DID`, the audience of the tokens"},
-			&cli.StringFlag{Name: "plc-listen", Value: "127.0.0.1:0", Destination: &config.PLCListen,
-				Usage: "`ADDR` of the simulator's PLC directory; the server must use it (MLSD_PLC_URL)"},
+				Usage: "`URL` of a running mlsd or mlsd-dev; default: an mlsd is started"},
+			&cli.StringFlag{Name: "service-did", Destination: &config.ServiceDID,
+				Usage: "the server's `DID`, the audience of the tokens; default: the server is asked"},
+			&cli.StringFlag{Name: "plc-listen", Destination: &config.PLCListen,
+				Usage: "`ADDR` of the simulator's PLC directory, which a running mlsd must use (MLSD_PLC_URL); default: " +
+					scenario.PLCListen + " with --server, else a free port"},
 			&cli.StringFlag{Name: "mlsd", Destination: &config.Binary,
 				Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
 			&cli.StringSliceFlag{Name: "scenario", Destination: &config.Scenarios,
@@ -125,10 +128,15 @@ func play(ctx context.Context, config scenario.Config, asJSON bool, out io.Write
 		}
 		err = errors.Join(err, write(out))
 	}
-	if err == nil && !report.Kept() {
+	switch {
+	case err != nil:
+		return err
+	case !report.Kept():
 		return errBroken
+	case !report.Played():
+		return errSkipped
 	}
-	return err
+	return nil
 }
 
 // seedOf returns the given seed, or a random seed.

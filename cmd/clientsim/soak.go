@@ -10,7 +10,6 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/soak"
 	. "mlsd/clientsim/steps"
 	"mlsd/internal/terminal"
@@ -67,7 +66,7 @@ func runSoak(ctx context.Context, c *cli.Command, stderr io.Writer) error {
 func reportSoak(c *cli.Command, out io.Writer) (err error) {
 	defer Catch(&err)
 	file := Must(os.Open(c.String("samples")))
-	run, err := report.ReadSoak(file)
+	run, err := soak.Read(file)
 	Check(errors.Join(err, file.Close()))
 	err = run.WriteMarkdown(out)
 	switch {

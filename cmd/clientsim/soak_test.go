@@ -6,12 +6,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/soak"
 	"mlsd/clientsim/testbed/testbedtest"
 )
 
@@ -49,10 +50,15 @@ func TestSoak(t *testing.T) {
 			t.Errorf("%s is not in the first sample", name)
 		}
 	}
+	for name := range s.Samples[0].Values {
+		if regexp.MustCompile(`_[0-9]{8}$`).MatchString(name) {
+			t.Errorf("%s is a partition, and counts alone", name)
+		}
+	}
 }
 
 // unmeasured returns the measures that no sample has a value of.
-func unmeasured(s *report.Soak) (missing []string) {
+func unmeasured(s *soak.Record) (missing []string) {
 	for _, name := range []string{
 		"sent", "send/p99", "event/p50", "wal", "database", "backends", "connections", "table/messages", "index/messages",
 		"rows/messages", "table/events",
@@ -60,7 +66,7 @@ func unmeasured(s *report.Soak) (missing []string) {
 		"cpu/load", "resident/load",
 		"lag-count/node1", "answers/2xx", "rounds",
 	} {
-		if !slices.ContainsFunc(s.Samples, func(at report.Sample) bool { return at.Values[name] > 0 }) {
+		if !slices.ContainsFunc(s.Samples, func(at soak.Sample) bool { return at.Values[name] > 0 }) {
 			missing = append(missing, name)
 		}
 	}
@@ -85,20 +91,20 @@ func endSoak(ctx context.Context, file string, signal func()) {
 			continue
 		}
 		whole := text[:bytes.LastIndexByte(text, '\n')+1]
-		if s, err := report.ReadSoak(bytes.NewReader(whole)); err == nil && len(unmeasured(s)) == 0 {
+		if s, err := soak.Read(bytes.NewReader(whole)); err == nil && len(unmeasured(s)) == 0 {
 			return
 		}
 	}
 }
 
-func readSoak(t *testing.T, name string) *report.Soak {
+func readSoak(t *testing.T, name string) *soak.Record {
 	t.Helper()
 	file, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	s, err := report.ReadSoak(file)
+	s, err := soak.Read(file)
 	if err != nil {
 		t.Fatal(err)
 	}

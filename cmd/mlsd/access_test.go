@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -152,6 +153,6 @@ func TestOpenAdminListenerNeedsAToken(t *testing.T) {
 	}
 	s := launch(t, []string{"MLSD_ADMIN_TOKEN=sixteen-characters"}, "--database-url", pgtest.URL(t), "--admin-listen",
 		"0.0.0.0:0")
-	eventually(t, "it serves", func() bool { return strings.Contains(s.stdout.String(), "mlsd listening on") })
+	await.Until(t, "it serves", func() bool { return strings.Contains(s.stdout.String(), "mlsd listening on") })
 	s.stop()
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/await"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/promtest"
@@ -119,7 +120,7 @@ func newWatched(t *testing.T, flags ...string) *watched {
 	w.flags = w.place(flags)
 	w.add()
 	w.use(w.nodes[0].admin, w.nodes[0].public)
-	eventually(t, "the node leads the sequencer", // in a moment of the system's time, which can be hours of this clock
+	await.Until(t, "the node leads the sequencer", // in a moment of the system's time, which can be hours of this clock
 		func() bool { return scrape(t, w.nodes[0])["mlsd_sequencer_leader"] == 1 })
 	return w
 }
@@ -144,7 +145,7 @@ func (w *watched) add() {
 // step lets time pass, scrapes the nodes, and returns the alerts that fire.
 func (w *watched) step(d time.Duration) (firing []string) {
 	w.t.Helper()
-	eventually(w.t, "workers begin their rounds", func() bool { return !w.time.busy(w.hung) })
+	await.Until(w.t, "workers begin their rounds", func() bool { return !w.time.busy(w.hung) })
 	w.time.advance(d)
 	now := w.time.time()
 	for i, s := range w.nodes {

@@ -197,21 +197,6 @@ func alive(pid int) bool {
 	return !strings.HasPrefix(state, "Z")
 }
 
-// eventually polls a condition that has no signal.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	timeout := time.After(deadline)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-timeout:
-			t.Fatalf("not after %v: %s", deadline, what)
-		}
-	}
-}
-
 // fetch gets a page.
 func fetch(t *testing.T, url string) (status int, body string) {
 	t.Helper()

@@ -18,23 +18,26 @@ func checkConfigCommand(stdout, stderr io.Writer) *cli.Command {
 		Name: "check-config", Usage: "check the settings as a start does before it needs the database, and print those " +
 			"that are not the default ones",
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "database",
-			Usage: "reach the database of MLSD_DATABASE_URL too, and the standby of MLSD_READ_DATABASE_URL"}},
-		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
+			Usage: "reach the database too, and the standby of MLSD_READ_DATABASE_URL"}},
+		Action: node.AsService(0, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 			if _, err := cfg.Check(cfg.Logger(stderr)); err != nil {
 				return err
 			}
+			doubts := cfg.Doubts()
 			if cmd.Bool("database") {
-				if err := cfg.Reach(ctx); err != nil {
+				more, err := cfg.Reach(ctx, stderr)
+				if err != nil {
 					return err
 				}
+				doubts = append(doubts, more...)
 			}
-			return writeSettings(stdout, cmd)
+			return writeSettings(stdout, cfg, doubts, cmd)
 		}),
 	}
 }
 
-// writeSettings writes the settings that differ from their defaults.
-func writeSettings(w io.Writer, cmd *cli.Command) error {
+// writeSettings writes the settings that differ from their defaults, and the doubts.
+func writeSettings(w io.Writer, cfg node.Config, doubts []string, cmd *cli.Command) error {
 	changed, err := node.Changed(cmd)
 	if err != nil {
 		return err
@@ -47,6 +50,14 @@ func writeSettings(w io.Writer, cmd *cli.Command) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "%sthe settings are good; those that are not listed have their defaults\n", out.String())
+	verdict := "good"
+	if len(doubts) > 0 {
+		verdict = "usable, with warnings"
+	}
+	for _, doubt := range doubts {
+		fmt.Fprintf(&out, "warning: %s\n", doubt)
+	}
+	_, err = fmt.Fprintf(w, "%sthe settings are %s; those that are not listed have their defaults (read from %s)\n",
+		out.String(), verdict, cfg.Sources())
 	return err
 }

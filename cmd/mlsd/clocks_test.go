@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 	"mlsd/node"
 )
@@ -43,7 +44,7 @@ func TestClockOfANode(t *testing.T) {
 	alice.create(w.user())
 	for _, ahead := range []time.Duration{-95 * time.Second, time.Hour, -time.Hour} {
 		clock.ahead.Store(int64(ahead))
-		eventually(t, "the node is not ready", func() bool {
+		await.Until(t, "the node is not ready", func() bool {
 			status, text := fetch(t, s.admin+"/readyz")
 			return status == http.StatusServiceUnavailable && strings.Contains(text, "set both clocks")
 		})
@@ -55,7 +56,7 @@ func TestClockOfANode(t *testing.T) {
 			t.Errorf("the metric is %v while the node is %v ahead", got, ahead)
 		}
 		clock.ahead.Store(0)
-		eventually(t, "the node is ready again", func() bool {
+		await.Until(t, "the node is ready again", func() bool {
 			status, _ := fetch(t, s.admin+"/readyz")
 			return status == http.StatusOK
 		})

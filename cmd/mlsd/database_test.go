@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -77,7 +78,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 
 	administer(t, database, `ALTER DATABASE "{db}" ALLOW_CONNECTIONS false`,
 		`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{db}'`)
-	eventually(t, "the server finds that it cannot connect", func() bool {
+	await.Until(t, "the server finds that it cannot connect", func() bool {
 		status, _ := fetch(t, s.admin+"/readyz")
 		return status == http.StatusServiceUnavailable && strings.Contains(s.stderr.String(), "failed to connect")
 	})
@@ -87,7 +88,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 	wantFigures(t, scrape(t, s), map[string]float64{"mlsd_database_up": 0})
 
 	administer(t, database, `ALTER DATABASE "{db}" ALLOW_CONNECTIONS true`)
-	eventually(t, "the server is ready again", func() bool {
+	await.Until(t, "the server is ready again", func() bool {
 		status, _ := fetch(t, s.admin+"/readyz")
 		return status == http.StatusOK
 	})

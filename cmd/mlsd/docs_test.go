@@ -1,10 +1,8 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,38 +12,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api"
+	"mlsd/internal/moduletest"
 	"mlsd/operator"
 )
 
 const root = "../.."
 
-var update = flag.Bool("update", false, "write the generated tables of docs")
-
 // pages returns the documents by their paths from the module's root.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
-	found := map[string]string{}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && path != root &&
-			(strings.HasPrefix(entry.Name(), ".") || slices.Contains([]string{"testdata", "node_modules"}, entry.Name())):
-			return fs.SkipDir
-		case entry.IsDir() || filepath.Ext(path) != ".md":
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		found[strings.TrimPrefix(filepath.ToSlash(path), root+"/")] = string(text)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := moduletest.Files(t, ".md")
+	maps.DeleteFunc(found, func(path, _ string) bool { return strings.Contains(path, "testdata/") })
 	return found
 }
 
@@ -87,7 +67,7 @@ func TestLifetimesPage(t *testing.T) {
 	if len(lasts) < 20 {
 		t.Fatalf("only %d lifetimes", len(lasts))
 	}
-	generated(t, "docs/IDEMPOTENCY.md", "Lifetimes, and the guard behind each", rows)
+	moduletest.Table(t, "docs/IDEMPOTENCY.md", "Lifetimes, and the guard behind each", rows)
 }
 
 // Every link of a document leads to a file that exists, and to a heading that exists.
@@ -221,16 +201,16 @@ func TestCommandsPage(t *testing.T) {
 			rows.WriteString(commandRow(noun.Name+" ", c, final))
 		}
 	}
-	generated(t, "docs/ADMIN.md", "Commands", "| command | does |\n|---|---|\n"+rows.String())
+	moduletest.Table(t, "docs/ADMIN.md", "Commands", "| command | does |\n|---|---|\n"+rows.String())
 	rows.Reset()
 	for _, c := range inspectCommand(io.Discard).Commands {
 		rows.WriteString(commandRow("", c, false))
 	}
-	generated(t, "docs/OPERATING.md", "mlsd inspect", "| question | answer |\n|---|---|\n"+rows.String())
+	moduletest.Table(t, "docs/OPERATING.md", "mlsd inspect", "| question | answer |\n|---|---|\n"+rows.String())
 	rows.Reset()
 	all := append(migrateCommand(io.Discard, io.Discard).Commands, checkConfigCommand(io.Discard, io.Discard),
 		backupCommand(io.Discard), restoreCommand(io.Discard, io.Discard), restoredCommand(io.Discard, io.Discard),
-		reportKeyCommand(io.Discard).Commands[0], healthCommand(io.Discard))
+		reportKeyCommand(io.Discard).Commands[0], checkCommand(io.Discard, io.Discard), healthCommand(io.Discard))
 	for i, c := range all {
 		prefix := "mlsd "
 		if i < len(migrateCommand(io.Discard, io.Discard).Commands) {
@@ -240,7 +220,7 @@ func TestCommandsPage(t *testing.T) {
 		}
 		rows.WriteString(commandRow(prefix, c, false))
 	}
-	generated(t, "docs/SETTINGS.md", "Commands", "| command | does |\n|---|---|\n"+rows.String())
+	moduletest.Table(t, "docs/SETTINGS.md", "Commands", "| command | does |\n|---|---|\n"+rows.String())
 }
 
 // commandRow is a row about a command. After a final one there is no way back.
@@ -261,30 +241,6 @@ func commandRow(prefix string, c *cli.Command, final bool) string {
 		says += ". There is no way back"
 	}
 	return fmt.Sprintf("| `%s` | %s |\n", typed, says)
-}
-
-// generated expects a table between marks in a section of a page. With -update it writes it.
-func generated(t *testing.T, path, heading, want string) {
-	t.Helper()
-	const begins, ends = "<!-- generated -->\n", "<!-- end -->\n"
-	page := pages(t)[path]
-	before, section, found := strings.Cut(page, "\n## "+heading+"\n")
-	intro, rest, marked := strings.Cut(section, begins)
-	got, after, closed := strings.Cut(rest, ends)
-	if !found || !marked || !closed {
-		t.Fatalf("%s has no generated table below %q", path, heading)
-	}
-	if *update {
-		got = want
-		page = before + "\n## " + heading + "\n" + intro + begins + got + ends + after
-		if err := os.WriteFile(filepath.Join(root, path), []byte(page), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s, %s, differs from what the program says (-want +got):\n%s\nto write it: "+
-			"go test ./cmd/mlsd -run %s -update", path, heading, diff, t.Name())
-	}
 }
 
 // flagNames returns the names of a command's flags.
@@ -376,18 +332,16 @@ func declaredTests(t *testing.T) map[string]bool {
 	t.Helper()
 	declared := map[string]bool{}
 	name := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
+	for path, text := range moduletest.Files(t, ".go") {
+		if !strings.HasSuffix(path, "_test.go") {
+			continue
 		}
-		text, err := os.ReadFile(path)
-		for _, m := range name.FindAllStringSubmatch(string(text), -1) {
+		for _, m := range name.FindAllStringSubmatch(text, -1) {
 			declared[m[1]] = true
 		}
-		return err
-	})
-	if err != nil || len(declared) < 500 {
-		t.Fatalf("%d tests, %v", len(declared), err)
+	}
+	if len(declared) < 500 {
+		t.Fatalf("%d tests", len(declared))
 	}
 	return declared
 }

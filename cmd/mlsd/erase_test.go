@@ -27,6 +27,7 @@ import (
 	"mlsd/features/attachments"
 	"mlsd/features/erasure"
 	"mlsd/features/transparency"
+	"mlsd/internal/await"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgpool"
@@ -164,7 +165,7 @@ func newErased(t *testing.T) *erased {
 	// erasure waits for that, but not in tests: another node goes on, which has none of bob's to store.
 	last := w.user()
 	last.query(mlsapi.NSIDGetConvos).must().ok()
-	eventually(t, "the node has stored its keys", func() bool { return e.keyIsStored(last, false) })
+	await.Until(t, "the node has stored its keys", func() bool { return e.keyIsStored(last, false) })
 	e.booted.stop()
 	w.serve(database)
 	return e
@@ -188,7 +189,7 @@ func (e *erased) keyIsStored(u *user, again bool) bool {
 func (e *erased) keyReturns(call request) {
 	e.t.Helper()
 	polls := 0
-	eventually(e.t, "bob's key is stored again", func() bool {
+	await.Until(e.t, "bob's key is stored again", func() bool {
 		if polls%20 == 0 { // below bob's rate limit
 			call.must()
 		}
@@ -338,7 +339,7 @@ func TestAdminAccountErase(t *testing.T) {
 		t.Errorf("begun %+v, then %+v", begun, again)
 	}
 	look := e.bob.query(mlsapi.NSIDGetConvos)
-	eventually(t, "bob is refused", func() bool { return look.must().status == http.StatusForbidden })
+	await.Until(t, "bob is refused", func() bool { return look.must().status == http.StatusForbidden })
 	look.must().fails(http.StatusForbidden, "AccountInactive")
 	if refusal := string(look.must().body); !strings.Contains(refusal, "is being erased") {
 		t.Errorf("bob is told %s", refusal)
@@ -367,7 +368,7 @@ func TestAdminAccountErase(t *testing.T) {
 	remove.must().ok()
 	e.wantSound()
 	// The account begins anew, with nothing.
-	eventually(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
+	await.Until(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
 	if mine := read[mlsapi.GetConvosOutput](t, look.must().ok()); len(mine.Conversations) != 0 {
 		t.Errorf("bob has %d convos", len(mine.Conversations))
 	}
@@ -544,7 +545,7 @@ func TestExportMyData(t *testing.T) {
 		return all
 	}
 	var last []record
-	eventually(t, "the outbox is empty", func() bool {
+	await.Until(t, "the outbox is empty", func() bool {
 		before := last
 		last = operators()
 		return before != nil && cmp.Equal(before, last)
@@ -593,7 +594,7 @@ func TestEraseMyAccount(t *testing.T) {
 	begun.ok()
 	e.use(admin, public)
 	look := e.bob.query(mlsapi.NSIDGetConvos)
-	eventually(t, "the other node refuses bob", func() bool { return look.must().status == http.StatusForbidden })
+	await.Until(t, "the other node refuses bob", func() bool { return look.must().status == http.StatusForbidden })
 	again := func() {
 		t.Helper()
 		if a := confirm.must(); string(a.ok()) != string(begun.body) || !a.replayed() {
@@ -607,7 +608,7 @@ func TestEraseMyAccount(t *testing.T) {
 		t.Errorf("report: %+v", report)
 	}
 	e.wantErased()
-	eventually(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
+	await.Until(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
 	again()
 	e.wantSound()
 }

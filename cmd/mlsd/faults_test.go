@@ -20,6 +20,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/features/reports"
 	"mlsd/idem"
+	"mlsd/internal/await"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
@@ -115,7 +116,7 @@ var faults = []fault{
 		called.message()
 		dead := 0
 		return func() {
-			eventually(w.t, "the holder is dead", func() bool {
+			await.Until(w.t, "the holder is dead", func() bool {
 				return strings.Count(w.nodes[0].stderr.String(), "a push job is left for another worker") == dead
 			})
 			dead++
@@ -246,7 +247,7 @@ var faults = []fault{
 			_, err := other.Exec(w.t.Context(), `SELECT pg_advisory_lock($1, $2)`, pgpool.NodeLockSpace, pgpool.LockSequencer)
 			locked <- err
 		}()
-		eventually(w.t, "the other session has the lock", func() bool {
+		await.Until(w.t, "the other session has the lock", func() bool {
 			w.exec(`SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_locks waiter USING (database, classid, objid)
 				WHERE l.locktype = 'advisory' AND l.granted AND NOT waiter.granted AND l.classid = $1 AND l.objid = $2`,
 				pgpool.NodeLockSpace, pgpool.LockSequencer)
@@ -330,7 +331,7 @@ var faults = []fault{
 			ON CONFLICT (source) DO UPDATE SET updated_at = excluded.updated_at`, source)
 		w.time.advance(7 * 24 * time.Hour)
 		w.add()
-		eventually(w.t, "the node follows its source",
+		await.Until(w.t, "the node follows its source",
 			func() bool { return scrape(w.t, w.nodes[0])["mlsd_relay_connected"] == 1 })
 		return nil
 	}},
@@ -349,7 +350,7 @@ var faults = []fault{
 			w.t.Fatal(err)
 		}
 		w.deleted <- dids
-		eventually(w.t, "the statuses are stored", func() bool {
+		await.Until(w.t, "the statuses are stored", func() bool {
 			return w.count(`SELECT count(*) FROM accounts WHERE status = 'deleted'`) == accounts
 		})
 		return nil
@@ -430,7 +431,7 @@ func (w *watched) holds(sql string) {
 func (w *watched) claimStore() {
 	w.t.Helper()
 	var claims []string
-	eventually(w.t, "the store has its claim", func() bool {
+	await.Until(w.t, "the store has its claim", func() bool {
 		claims, _ = filepath.Glob(filepath.Join(w.files, "databases", "*")) // the pattern is good
 		return len(claims) == 1
 	})
@@ -513,7 +514,7 @@ func (c *called) message() {
 // answered waits until every device that was to be called has answered, or has a job that waits.
 func (c *called) answered() {
 	c.w.t.Helper()
-	eventually(c.w.t, "the devices have answered", func() bool {
+	await.Until(c.w.t, "the devices have answered", func() bool {
 		return c.w.count(`SELECT (SELECT count(*) FROM push_convos)
 			+ (SELECT count(*) FROM push_jobs WHERE state IN ('pending', 'sending') AND last_error IS NULL)`) == 0
 	})

@@ -14,7 +14,6 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/internal/errs"
-	"mlsd/internal/localpg"
 	"mlsd/node"
 	"mlsd/operator"
 )
@@ -24,7 +23,7 @@ import (
 // which "all" prints the answers.
 func inspectCommand(stdout io.Writer) *cli.Command {
 	ask := func(arguments int, questions ...operator.Method) cli.ActionFunc {
-		return node.WithConfig(arguments, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
+		return node.AsService(arguments, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 			return inspect(ctx, cfg, cmd, stdout, questions)
 		})
 	}
@@ -88,15 +87,13 @@ func inspect(ctx context.Context, cfg node.Config, cmd *cli.Command, stdout io.W
 // connectToInspect connects to the database that cfg names, or to the private PostgreSQL of the
 // mlsd that runs on the data directory.
 func connectToInspect(ctx context.Context, cfg node.Config, timeout time.Duration) (*pgx.Conn, error) {
-	url, err := cfg.DatabaseURL, error(nil)
-	if url == "" {
-		if url, err = localpg.Running(cfg.DataDir, localpg.Database); err != nil {
-			return nil, fmt.Errorf("inspect: %w; start it, or name its database in MLSD_DATABASE_URL", err)
-		}
+	url, err := node.RunningDatabase(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("inspect: %w", err)
 	}
 	conn, err := connect(ctx, url, map[string]string{
-		"application_name": "mlsd inspect", "timezone": "UTC",
-		"statement_timeout": fmt.Sprint(timeout.Milliseconds()), "lock_timeout": "2000",
+		"application_name":  "mlsd inspect",
+		"statement_timeout": fmt.Sprint(timeout.Milliseconds()),
 	})
 	return conn, errs.Wrap(err, "inspect")
 }

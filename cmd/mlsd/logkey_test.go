@@ -9,6 +9,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/features/transparency"
 	"mlsd/features/transparency/verifier"
+	"mlsd/internal/await"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/operator"
@@ -45,7 +46,7 @@ func TestAdminLogKeys(t *testing.T) {
 	wantSigned := func(when string, keys ...transparency.Key) {
 		t.Helper()
 		for _, public := range []string{first, second.public} {
-			eventually(t, when, func() bool { return signs(public, keys...) })
+			await.Until(t, when, func() bool { return signs(public, keys...) })
 		}
 	}
 	old := listed()[0]

@@ -16,7 +16,7 @@ func main() { node.Main("mlsd", run) }
 // run does what main does, with the given inputs and outputs. It returns nil once ctx has ended and
 // the server has shut down in order.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	serve := node.WithConfig(0, func(ctx context.Context, cfg node.Config, _ *cli.Command) error {
+	serve := node.AsService(0, func(ctx context.Context, cfg node.Config, _ *cli.Command) error {
 		return node.Serve(ctx, cfg, stdout, stderr)
 	})
 	return node.Run(ctx, &cli.Command{
@@ -35,6 +35,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			inspectCommand(stdout),
 			adminCommand(environ, stdout),
 			reportKeyCommand(stdout),
+			checkCommand(stdout, stderr),
 			healthCommand(stdout),
 			{Name: "dev", Hidden: true, SkipFlagParsing: true, Action: func(context.Context, *cli.Command) error {
 				return errors.New(`unknown command "dev": use the program mlsd-dev (go run ./cmd/mlsd-dev)`)

@@ -22,15 +22,7 @@ import (
 func TestManagedPostgreSQL(t *testing.T) {
 	t.Parallel()
 	admin, page := pgtest.Empty(t), pages(t)["docs/operating/POSTGRESQL.md"]
-	name := "mlsd_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	managed := manage(t, admin, name)
-	typeStatements(t, admin, managed, strings.ReplaceAll(blocks(page)["sql"], "mlsd_service", name))
-	own := admin.Config().ConnConfig
-	database := (&url.URL{Scheme: "postgres", Path: "/" + name, RawQuery: url.Values{
-		"host": {own.Host}, "port": {"5432"}, "user": {name}, "sslmode": {"disable"},
-	}.Encode()}).String()
-	pgtest.LetConnect(t, admin, name, database)
-
+	name, database := managedDatabase(t, admin, blocks(page)["sql"])
 	w := newWorld(t)
 	s := boot(t, []string{"MLSD_DATABASE_URL=" + database}, w.flags()...)
 	w.use(s.admin, s.public)
@@ -54,6 +46,80 @@ func TestManagedPostgreSQL(t *testing.T) {
 	}
 	s.stop()
 	wantDump(t, admin, name, database, blocks(page)["bash"])
+}
+
+// managedDatabase types the page's statements, and returns the name of the role and of its database,
+// and the URL.
+func managedDatabase(t *testing.T, admin *pgxpool.Pool, statements string) (name, database string) {
+	t.Helper()
+	name = "mlsd_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	managed := manage(t, admin, name)
+	typeStatements(t, admin, managed, strings.ReplaceAll(statements, "mlsd_service", name))
+	own := admin.Config().ConnConfig
+	database = (&url.URL{Scheme: "postgres", Path: "/" + name, RawQuery: url.Values{
+		"host": {own.Host}, "port": {"5432"}, "user": {name}, "sslmode": {"disable"},
+	}.Encode()}).String()
+	pgtest.LetConnect(t, admin, name, database)
+	return name, database
+}
+
+// G9: a node works with a role and a database that have everything set against it, or it does not
+// start, and says which command mends it. check-config says the same.
+func TestSettingsAgainstUs(t *testing.T) {
+	t.Parallel()
+	admin, page := pgtest.Empty(t), pages(t)["docs/operating/POSTGRESQL.md"]
+	name, database := managedDatabase(t, admin, blocks(page)["sql"])
+	configured := []string{"MLSD_DATABASE_URL=" + database + "&pool_max_conns=8", "MLSD_SERVICE_DID=" + serviceDID}
+	alter := func(change string) {
+		t.Helper()
+		if _, err := admin.Exec(t.Context(), strings.ReplaceAll(change, "{role}", name)); err != nil {
+			t.Fatalf("%s: %v", change, err)
+		}
+	}
+	for _, set := range []string{"row_security = off", "client_encoding = LATIN1", "standard_conforming_strings = off",
+		"idle_session_timeout = 100", "statement_timeout = 1000", "search_path = elsewhere", "DateStyle = German",
+		"default_transaction_isolation = serializable", "exit_on_error = on", "enable_indexscan = off"} {
+		alter("ALTER ROLE {role} SET " + set)
+		alter("ALTER DATABASE {role} SET " + set)
+	}
+	w := newWorld(t)
+	s := boot(t, configured, w.flags()...)
+	w.use(s.admin, s.public)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "жук")).must().ok()
+	if log := bob.log(c); len(log) != 1 {
+		t.Errorf("%d messages", len(log))
+	}
+	w.wantSound()
+	s.stop()
+
+	for _, c := range []struct{ change, says, mend string }{
+		{"ALTER ROLE {role} CONNECTION LIMIT 10", "the role may have 10 connections",
+			`ALTER ROLE "{role}" CONNECTION LIMIT 64`},
+		{"ALTER DATABASE {role} SET default_transaction_read_only = on", "no write works",
+			`ALTER DATABASE "{role}" RESET default_transaction_read_only`},
+		{"ALTER ROLE {role} SET session_replication_role = replica", "foreign keys and triggers do not work",
+			`ALTER ROLE "{role}" RESET session_replication_role`},
+	} {
+		alter(c.change)
+		mend := strings.ReplaceAll(c.mend, "{role}", name)
+		for _, command := range []string{"serve", "check-config --database"} {
+			launch(t, configured, strings.Fields(command)...).fails("MLSD_DATABASE_URL", c.says, mend)
+		}
+		alter(mend)
+	}
+	alter("ALTER ROLE {role} SUPERUSER")
+	checked := launch(t, configured, "check-config", "--database")
+	if err := checked.wait(); err != nil || !strings.Contains(checked.stdout.String(), "is a superuser") {
+		t.Errorf("check-config of a superuser: %v, %s", err, checked.stdout)
+	}
+	s = boot(t, configured, w.flags()...)
+	if !strings.Contains(s.stderr.String(), "is a superuser") {
+		t.Error("the start does not warn of a superuser")
+	}
+	s.stop()
+	alter("ALTER ROLE {role} NOSUPERUSER")
 }
 
 // wantDump types the commands that dump a database and read the dump into another one. Every record

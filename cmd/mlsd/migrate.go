@@ -26,16 +26,16 @@ const deletesData = "yes-delete-data"
 func migrateCommand(stdout, stderr io.Writer) *cli.Command {
 	m := migrator{stdout: stdout, stderr: stderr}
 	return &cli.Command{Name: "migrate", Usage: "change the database schema", Commands: []*cli.Command{
-		{Name: "up", Usage: "apply what is missing", Action: node.WithConfig(0, m.up)},
+		{Name: "up", Usage: "apply what is missing", Action: node.AsService(0, m.up)},
 		{Name: "down", Usage: "take back the newest migration, or as many as the argument says, with their data; no node " +
 			"may run",
-			ArgsUsage: "[N]", Action: node.WithConfig(1, m.down),
+			ArgsUsage: "[N]", Action: node.AsService(1, m.down),
 			Flags: []cli.Flag{&cli.BoolFlag{Name: deletesData, Usage: "yes, delete what these migrations have added"}}},
 		{Name: "status", Usage: "print the versions of the database and of this mlsd, and which nodes run",
-			Action: node.WithConfig(0, m.status)},
+			Action: node.AsService(0, m.status)},
 		{Name: "force", Usage: "clear the mark of an interrupted migration: the schema has this version",
-			ArgsUsage: "VERSION", Action: node.WithConfig(1, m.force)},
-		{Name: "version", Usage: "print the schema's version", Action: node.WithConfig(0, m.version)},
+			ArgsUsage: "VERSION", Action: node.AsService(1, m.force)},
+		{Name: "version", Usage: "print the schema's version", Action: node.AsService(0, m.version)},
 	}}
 }
 

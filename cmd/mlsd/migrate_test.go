@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 	"mlsd/migrations"
 	"mlsd/node"
@@ -38,7 +39,7 @@ func newStuckMigration(t *testing.T) *stuckMigration {
 		t.Fatal(err)
 	}
 	m.child = start(t, dataDir(t), []string{"MLSD_DATABASE_URL=" + m.database}, "migrate", "up")
-	eventually(t, "the migration waits for the lock", func() bool {
+	await.Until(t, "the migration waits for the lock", func() bool {
 		err := m.conn.QueryRow(t.Context(), `
 			SELECT coalesce(max(pid), 0) FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name = 'mlsd migrate' AND wait_event_type = 'Lock'`).
@@ -58,7 +59,7 @@ func (m *stuckMigration) wantUntouched(t *testing.T) {
 	if err := m.holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the session of the migration has ended", func() bool {
+	await.Until(t, "the session of the migration has ended", func() bool {
 		var there bool
 		if err := m.conn.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1`,
 			m.backend).Scan(&there); err != nil {
@@ -114,7 +115,7 @@ func TestDownUnderARunningServer(t *testing.T) {
 		return launch(t, nil, append([]string{"--database-url", database, "migrate"}, args...)...)
 	}
 	conn := pgtest.Session(t, database)
-	eventually(t, "the node is known", func() bool {
+	await.Until(t, "the node is known", func() bool {
 		var known bool
 		if err := conn.QueryRow(t.Context(), `SELECT count(*) > 0 FROM nodes`).Scan(&known); err != nil {
 			t.Fatal(err)
@@ -144,7 +145,7 @@ func TestDownUnderARunningServer(t *testing.T) {
 	exec(`DELETE FROM schema_migrations`)
 	older := fmt.Sprintf("the database has schema version 0, and this mlsd needs version %s: run mlsd migrate up", newest)
 	wantReadiness(t, s, http.StatusServiceUnavailable, older)
-	eventually(t, "the log says it", func() bool { return strings.Contains(s.stderr.String(), older) })
+	await.Until(t, "the log says it", func() bool { return strings.Contains(s.stderr.String(), older) })
 	exec(`INSERT INTO schema_migrations VALUES ($1, false)`, newestMigration(t))
 	wantReadiness(t, s, http.StatusOK, "ok")
 
@@ -178,7 +179,7 @@ func wantReadiness(t *testing.T, s *server, status int, text string) {
 	t.Helper()
 	var gotStatus int
 	var got string
-	eventually(t, fmt.Sprintf("/readyz answers %d %q", status, text), func() bool {
+	await.Until(t, fmt.Sprintf("/readyz answers %d %q", status, text), func() bool {
 		gotStatus, got = fetch(t, s.admin+"/readyz")
 		return gotStatus == status && got == text+"\n"
 	})

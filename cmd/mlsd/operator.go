@@ -147,13 +147,7 @@ func callMethod(ctx context.Context, cfg node.Config, m operator.Method, c opera
 	if err != nil {
 		return fmt.Errorf("make the request: %w", err)
 	}
-	tokens := cfg.Admin.Tokens
-	switch {
-	case tokens.Write != "":
-		req.Header.Set("Authorization", "Bearer "+tokens.Write)
-	case tokens.Read != "":
-		req.Header.Set("Authorization", "Bearer "+tokens.Read)
-	}
+	authorize(req, cfg)
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -184,6 +178,17 @@ func callMethod(ctx context.Context, cfg node.Config, m operator.Method, c opera
 		return err
 	}
 	return operator.WriteText(stdout, json.RawMessage(body), "")
+}
+
+// authorize adds a token of the admin listener to a request.
+func authorize(req *http.Request, cfg node.Config) {
+	tokens := cfg.Admin.Tokens
+	switch {
+	case tokens.Write != "":
+		req.Header.Set("Authorization", "Bearer "+tokens.Write)
+	case tokens.Read != "":
+		req.Header.Set("Authorization", "Bearer "+tokens.Read)
+	}
 }
 
 // adminURL returns the URL of the admin listener.

@@ -18,6 +18,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/features/archive"
+	"mlsd/internal/await"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
@@ -99,20 +100,26 @@ func TestAdminAccountShow(t *testing.T) {
 	t.Parallel()
 	w, database := operated(t)
 	alice, bob := w.user(), w.user()
-	alice.create(bob)
+	c := alice.create(bob)
 	bob.publication().must().ok()
 	got := done[operator.Account](w, "account", "show", bob.did().String())
 	want := operator.Account{Account: accounts.Account{DID: bob.did(), Status: "active"}, Counts: archive.Counts{
 		Devices: 1, KeyPackages: 2, Available: 1, Convos: 1, PendingWelcomes: 1, Records: 2,
 	}}
 	if diff := cmp.Diff(want, got,
-		cmpopts.IgnoreFields(archive.Counts{}, "KeyPackageBytes", "RecordBytes", "LastPublished", "LastRecord",
+		cmpopts.IgnoreFields(archive.Counts{}, "KeyPackageBytes", "RecordBytes", "LastPublished", "LastWrite",
 			"OldestMembership")); diff != "" {
 		t.Errorf("bob (-want +got):\n%s", diff)
 	}
-	if got.KeyPackageBytes == 0 || got.RecordBytes == 0 || got.LastPublished == nil || got.LastRecord == nil ||
+	if got.KeyPackageBytes == 0 || got.RecordBytes == 0 || got.LastPublished == nil || got.LastWrite == nil ||
 		got.OldestMembership == nil {
 		t.Errorf("bob: %+v", got)
+	}
+	// G14: a message has no record, and is a write.
+	first := done[operator.Account](w, "account", "show", alice.did().String()).LastWrite
+	alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "hello")).must().ok()
+	if last := done[operator.Account](w, "account", "show", alice.did().String()).LastWrite; !last.After(*first) {
+		t.Errorf("alice's last write: %v, before her message %v", last, first)
 	}
 	nothing := operator.Account{Account: accounts.Account{DID: "did:web:nobody.example", Status: "active"}}
 	if got := done[operator.Account](w, "account", "show", "did:web:nobody.example"); got != nothing {
@@ -203,7 +210,7 @@ func TestAdminAccountBlock(t *testing.T) {
 		t.Errorf("blocked again: %+v", got)
 	}
 	look := bob.query(mlsapi.NSIDGetConvo, "convoId", c.id)
-	eventually(t, "bob is refused", func() bool { return look.must().status == http.StatusForbidden })
+	await.Until(t, "bob is refused", func() bool { return look.must().status == http.StatusForbidden })
 	alice.query(mlsapi.NSIDGetConvo, "convoId", c.id).must().ok()
 	if shown := done[operator.Account](w, "account", "show", did); shown.Block == nil || shown.Block.By != "olga" ||
 		shown.Block.Reason != "ticket 7" {
@@ -212,7 +219,7 @@ func TestAdminAccountBlock(t *testing.T) {
 	if got := done[operator.Blocked](w, "account", "unblock", did); !got.Changed || got.Blocked {
 		t.Errorf("unblocked: %+v", got)
 	}
-	eventually(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
+	await.Until(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
 	wantActions(t, actions(t, database, did),
 		operator.Action{Action: "account.block", Subject: did, Outcome: "done"},
 		operator.Action{Action: "account.block", Subject: did, Outcome: "done"},
@@ -232,7 +239,7 @@ func TestAdminAccountLimit(t *testing.T) {
 		t.Helper()
 		for _, public := range nodes {
 			w.use(w.admin, public)
-			eventually(t, "a bucket has "+size+" units on "+public, func() bool {
+			await.Until(t, "a bucket has "+size+" units on "+public, func() bool {
 				return alice.query(mlsapi.NSIDGetConvos).must().header.Get("RateLimit-Limit") == size
 			})
 		}
@@ -630,7 +637,7 @@ func TestAdminPush(t *testing.T) {
 	}
 	done[operator.PushDropped](w, "push", "drop", did, waiting.String())
 	// Neither device is registered, so a worker ends both jobs without a call.
-	eventually(t, "a worker ends the jobs",
+	await.Until(t, "a worker ends the jobs",
 		func() bool { return state(retried.Due) == "done" && state(waiting) == "done" })
 	w.operate("push", "drop", did, waiting.String()).fails("PushJobEnded")
 	w.operate("push", "retry", did, uuid.NewString()).fails("PushJobNotFound")

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -34,7 +35,7 @@ func TestOutageIsTwoLines(t *testing.T) {
 	}
 	administer(t, database, `ALTER DATABASE "{db}" ALLOW_CONNECTIONS true`)
 	s.stderr.await(t, regexp.MustCompile("the database is back"), s.ended)
-	eventually(t, "requests are served",
+	await.Until(t, "requests are served",
 		func() bool { return alice.query(mlsapi.NSIDGetConvos).must().status == http.StatusOK })
 	s.stop()
 	said := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")[before:]

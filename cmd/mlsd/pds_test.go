@@ -25,6 +25,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/cmd/mlsd-dev/devserver"
+	"mlsd/internal/await"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth/authtest"
@@ -45,7 +46,7 @@ func TestAccountsOfAPDS(t *testing.T) {
 	pds := newPDS(t, folder, plc.URL)
 	s := boot(t, nil, "--database-url", pgtest.URL(t), "--service-did", serviceDID, "--plc-url", plc.URL, "--relay-url",
 		pds.url, "--erase-after", "1h")
-	eventually(t, "the node follows the PDS", func() bool { return scrape(t, s)["mlsd_relay_connected"] == 1 })
+	await.Until(t, "the node follows the PDS", func() bool { return scrape(t, s)["mlsd_relay_connected"] == 1 })
 
 	alice := pds.account("alice.test")
 	group := hex.EncodeToString([]byte(rand.Text()))
@@ -59,7 +60,7 @@ func TestAccountsOfAPDS(t *testing.T) {
 		t.Helper()
 		act()
 		said := time.Now()
-		eventually(t, what, func() bool {
+		await.Until(t, what, func() bool {
 			status, name := alice.call(s, http.MethodGet, mlsapi.NSIDGetConvos, token, nil)
 			return status == wantStatus && name == wantName
 		})

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"mlsd/internal/moduletest"
 )
 
 // promise is a promise of a page, in a few words, and the tests that would break with it.
@@ -135,6 +137,6 @@ func TestPromisesPage(t *testing.T) {
 		for _, p := range all {
 			rows += "| " + p.says + " | `" + strings.Join(strings.Fields(p.tests), "`, `") + "` |\n"
 		}
-		generated(t, path, "Shown by", rows)
+		moduletest.Table(t, path, "Shown by", rows)
 	}
 }

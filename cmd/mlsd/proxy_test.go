@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mlsd/internal/await"
 )
 
 // publicHost is the name under which clients reach the service of a proxy.
@@ -95,7 +97,7 @@ func startProxy(t *testing.T, kind proxyKind, program string, nodes [2]string) *
 	p.certify(t)
 	p.configure(t, nodes)
 	ended := p.run(t, program)
-	eventually(t, kind.name+" answers", func() bool {
+	await.Until(t, kind.name+" answers", func() bool {
 		select {
 		case <-ended:
 			t.Fatalf("%s has ended:\n%s", kind.name, p.log)

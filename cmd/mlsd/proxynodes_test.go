@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -89,7 +90,7 @@ func replaceNodes(t *testing.T, w *world, nodes *proxyNodes, all []*proxied) {
 func awaitNodes(t *testing.T, loads []*proxyLoad, n int) {
 	t.Helper()
 	for _, l := range loads {
-		eventually(t, l.p.kind.name+" uses the new node", func() bool {
+		await.Until(t, l.p.kind.name+" uses the new node", func() bool {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return len(l.nodes) >= n || t.Failed()

@@ -19,6 +19,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/features/push"
 	"mlsd/idem"
+	"mlsd/internal/await"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
@@ -139,7 +140,7 @@ func (w *pushWorld) count(sql string, args ...any) (n int) {
 // emptied waits until no job is left.
 func (w *pushWorld) emptied() {
 	w.t.Helper()
-	eventually(w.t, "everything is sent", func() bool {
+	await.Until(w.t, "everything is sent", func() bool {
 		return w.count(`
 			SELECT (SELECT count(*) FROM push_convos) +
 				(SELECT count(*) FROM push_jobs WHERE state IN ('pending', 'sending'))`) == 0
@@ -250,7 +251,7 @@ func TestPushWorkerFrozen(t *testing.T) {
 	}
 	frozen.signal(syscall.SIGCONT)
 	close(block)
-	eventually(t, "the first server finds that it has lost the job", func() bool {
+	await.Until(t, "the first server finds that it has lost the job", func() bool {
 		return strings.Contains(frozen.stderr.String(), "a push job was taken over")
 	})
 	if after := record(); after != done {

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"mlsd/internal/moduletest"
 )
 
 // Every row of the requirements is true, decided otherwise or open, and names tests or files that
@@ -18,7 +20,7 @@ func TestRequirementsPage(t *testing.T) {
 		for _, r := range section.rows {
 			rows += "| " + r.asked + " | " + r.stands + " | `" + strings.Join(strings.Fields(r.shown), "`, `") + "` |\n"
 		}
-		generated(t, path, section.heading, rows)
+		moduletest.Table(t, path, section.heading, rows)
 	}
 	page := pages(t)[path]
 	row := regexp.MustCompile(`(?m)^\| .+ \| (true|decided|open)(?:: .+)? \| ([^|]+) \|$`)

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
 	"mlsd/events"
@@ -28,7 +26,7 @@ func restoredCommand(stdout, stderr io.Writer) *cli.Command {
 		Name: "restored",
 		Usage: "say that the database was restored to an earlier state, before nodes use it: begins a generation of the " +
 			"event stream",
-		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, _ *cli.Command) error {
+		Action: node.AsService(0, func(ctx context.Context, cfg node.Config, _ *cli.Command) error {
 			return node.WithDatabase(ctx, cfg, stderr, func(url string) error { return restored(ctx, url, stdout) })
 		}),
 	}
@@ -37,7 +35,7 @@ func restoredCommand(stdout, stderr io.Writer) *cli.Command {
 func restored(ctx context.Context, url string, stdout io.Writer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := connect(ctx, url, nil)
+	conn, err := connect(ctx, url, map[string]string{"application_name": "mlsd restored"})
 	if err != nil {
 		return err
 	}
@@ -60,11 +58,6 @@ All sessions have ended: clients buy new ones.
 func connect(ctx context.Context, url string, settings map[string]string) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	cfg, err := pgxpool.ParseConfig(url) // pgx.ParseConfig does not know the settings of pools
-	if err != nil {
-		return nil, fmt.Errorf("MLSD_DATABASE_URL: %w", err)
-	}
-	maps.Copy(cfg.ConnConfig.RuntimeParams, settings)
-	conn, err := pgpool.Connect(ctx, cfg.ConnConfig)
+	conn, err := pgpool.ConnectFor(ctx, url, settings)
 	return conn, errs.Wrap(err, "reach the database")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/await"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
@@ -240,7 +241,7 @@ func TestNoSecretLeaves(t *testing.T) {
 	if err != nil || records != 4 {
 		t.Fatalf("%d records have a secret, %v", records, err)
 	}
-	eventually(t, "the requests are recorded", func() bool {
+	await.Until(t, "the requests are recorded", func() bool {
 		var n int
 		err := s.db.QueryRow(t.Context(), `SELECT count(*) FROM requests WHERE caller_did = $1`, bob.did()).Scan(&n)
 		return err == nil && n > 0
@@ -273,7 +274,7 @@ func TestNoSecretLeaves(t *testing.T) {
 		}
 	}
 	s.wantNone("alice's export", s.exported(func() string { return "Bearer " + aliceSession }), "push_targets")
-	eventually(t, "webhooks are called", func() bool {
+	await.Until(t, "webhooks are called", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return strings.Contains(s.pushed.String(), `"message"`)
@@ -330,7 +331,7 @@ func TestFormerMemberSeesNothingMove(t *testing.T) {
 		}
 	}
 	carol.procedure(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).must().ok()
-	eventually(t, "the outbox is empty", func() bool {
+	await.Until(t, "the outbox is empty", func() bool {
 		var waits bool
 		if err := s.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM outbox)`).Scan(&waits); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -25,7 +26,7 @@ func TestOwnPostgreSQL(t *testing.T) {
 		test func(t *testing.T, dir string)
 	}{
 		{"cold start, then all pages", coldStart},
-		{"warm start; a second process is refused", secondProcess},
+		{"warm start; a second server is refused, and a command is not", secondProcess},
 		{"the address is in use", addressInUse},
 		{"PostgreSQL dies", postgreSQLDies},
 		{"start after that", func(t *testing.T, dir string) { boot(t, nil, "--data-dir", dir).stop() }},
@@ -106,7 +107,12 @@ func secondProcess(t *testing.T, dir string) {
 	s := boot(t, nil, "--data-dir", dir)
 	pid := postmaster(t, dir)
 	launch(t, nil, "--data-dir", dir).fails(dir+" is in use by process", "use another directory")
-	launch(t, nil, "--data-dir", dir, "migrate", "version").fails("is in use by process")
+	for _, command := range []string{"migrate version", "check-config --database"} {
+		asks := launch(t, nil, append([]string{"--data-dir", dir}, strings.Fields(command)...)...)
+		if err := asks.wait(); err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
 	if postmaster(t, dir) != pid || !alive(pid) {
 		t.Error("the second process disturbed the first one's PostgreSQL")
 	}
@@ -142,6 +148,10 @@ func postgreSQLDies(t *testing.T, dir string) {
 }
 
 func migrateOwn(t *testing.T, dir string) {
+	checked := launch(t, nil, "--data-dir", dir, "check-config", "--database")
+	if err := checked.wait(); err != nil {
+		t.Errorf("check-config: %v", err)
+	}
 	s := launch(t, nil, "--data-dir", dir, "migrate", "version")
 	if err := s.wait(); err != nil || s.stdout.String() != strconv.Itoa(newestMigration(t))+"\n" {
 		t.Errorf("migrate version: %q, %v", s.stdout, err)
@@ -168,7 +178,7 @@ func TestInterruptedStart(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	c := start(t, dir, []string{slowInitdb(t)})
-	eventually(t, "the cluster is being made", func() bool {
+	await.Until(t, "the cluster is being made", func() bool {
 		found, err := filepath.Glob(filepath.Join(dir, "postgres.init-*", "begun"))
 		return err == nil && len(found) == 1
 	})
@@ -213,12 +223,12 @@ func TestShutdownFinishesRequests(t *testing.T) {
 	u := w.user()
 	slow := u.startSlow()
 	s.cancel()
-	eventually(t, "the server is not ready any more", func() bool {
+	await.Until(t, "the server is not ready any more", func() bool {
 		status, _ := fetch(t, s.admin+"/readyz")
 		return status == http.StatusServiceUnavailable
 	})
 	wantPage(t, s.admin+"/livez", http.StatusOK, "ok\n")
-	eventually(t, "new connections are refused", func() bool {
+	await.Until(t, "new connections are refused", func() bool {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.public, "http://"))
 		return err != nil || conn.Close() != nil
 	})

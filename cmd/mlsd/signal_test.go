@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -31,11 +32,11 @@ func TestSignalEndsInOrder(t *testing.T) {
 	s := w.user().startSlow()
 	defer s.abandon()
 	c.signal(os.Interrupt)
-	eventually(t, "the server is not ready any more", func() bool {
+	await.Until(t, "the server is not ready any more", func() bool {
 		status, _ := fetch(t, w.admin+"/readyz")
 		return status == http.StatusServiceUnavailable
 	})
-	eventually(t, "the second signal ended it", func() bool {
+	await.Until(t, "the second signal ended it", func() bool {
 		c.signal(os.Interrupt)
 		select {
 		case <-c.ended:
@@ -73,5 +74,5 @@ func wantNoOrphan(t *testing.T, pid int) {
 	if runtime.GOOS != "linux" {
 		return // on other systems the next start stops it
 	}
-	eventually(t, "PostgreSQL went with mlsd", func() bool { return !alive(pid) })
+	await.Until(t, "PostgreSQL went with mlsd", func() bool { return !alive(pid) })
 }

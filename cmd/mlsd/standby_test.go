@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"testing"
 
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -18,7 +19,7 @@ func TestStandby(t *testing.T) {
 		w.flags()...)
 	awaitState := func(state string) {
 		t.Helper()
-		eventually(t, "the standby is "+state,
+		await.Until(t, "the standby is "+state,
 			func() bool { return scrape(t, reader)[`mlsd_standby{state="`+state+`"}`] == 1 })
 	}
 	awaitState("used")
@@ -36,7 +37,7 @@ func TestStandby(t *testing.T) {
 			t.Errorf("Bob reads %d messages of %d", got, sent)
 		}
 	}
-	eventually(t, "something was read from the standby", func() bool {
+	await.Until(t, "something was read from the standby", func() bool {
 		wantRead()
 		return scrape(t, reader)[`mlsd_reads_total{source="standby"}`] > 0
 	})

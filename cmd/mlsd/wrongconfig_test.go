@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -75,6 +76,19 @@ func wrongConfigurations(t *testing.T, taken string) []wrongConfiguration {
 		{"an address for a network", nil, []string{"--trusted-proxies", "10.0.0.1"},
 			`--trusted-proxies (MLSD_TRUSTED_PROXIES) is "10.0.0.1": "10.0.0.1" is no network: want networks such as ` +
 				`10.0.0.0/8,fd00::/8; one address is 192.0.2.7/32`},
+		{"every address for a proxy", []string{"MLSD_TRUSTED_PROXIES=10.0.0.2/32,0.0.0.0/0"}, nil,
+			`"0.0.0.0/0" has clients in it, and whoever connects from there can forge an address: name your proxies, such as ` +
+				`10.0.0.2/32`},
+		{"every address of IPv6 for a proxy", nil, []string{"--trusted-proxies", "::/0"}, `"::/0" has clients in it`},
+		{"half of the addresses for a proxy", nil, []string{"--trusted-proxies", "128.0.0.0/1"}, `"128.0.0.0/1" has clients`},
+		{"a misspelt parameter of a URL", []string{"MLSD_DATABASE_URL=postgres://a:battery@db/mlsd?sslmod=verify-full"}, nil,
+			`--database-url (MLSD_DATABASE_URL): "sslmod" is no parameter of a connection, nor a setting that mlsd takes from ` +
+				`the URL (for another setting of PostgreSQL: options=-c%20NAME=VALUE)`},
+		{"a misspelt parameter of a standby's URL", []string{"MLSD_DATABASE_URL=postgres://db/mlsd",
+			"MLSD_READ_DATABASE_URL=postgres://db2/mlsd?target_session_attr=standby"}, nil,
+			`--read-database-url (MLSD_READ_DATABASE_URL): "target_session_attr" is no parameter`},
+		{"a setting that is mlsd's", nil, []string{"--database-url", "postgres://db/mlsd?search_path=chat"},
+			`--database-url (MLSD_DATABASE_URL): "search_path" is no parameter`},
 		{"a word that is none", nil, []string{"--log-level", "verbose"},
 			`--log-level (MLSD_LOG_LEVEL) is "verbose": want one of debug, info, warn, error`},
 		{"a password with an @", []string{"MLSD_DATABASE_URL=postgres://mlsd:battery@staple:x@db/mlsd"}, nil,
@@ -129,6 +143,12 @@ func TestWrongConfigurations(t *testing.T) {
 				t.Errorf("%v\nwant\n%s", err, c.want)
 			}
 			wantNoPassword(t, err.Error())
+			checked := run(t.Context(), append([]string{"mlsd", "check-config"}, c.args...), environ, io.Discard, io.Discard)
+			// It opens no listener, because the service may run.
+			listens := strings.Contains(c.want, "another program listens") || strings.Contains(c.want, "no such address")
+			if checked == nil && !listens {
+				t.Error("check-config does not find it")
+			}
 			if _, err := os.Stat(dir); !os.IsNotExist(err) {
 				t.Errorf("the database was made before the settings were checked: %v", err)
 			}
@@ -153,7 +173,8 @@ func TestCheckConfigOfAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, want := range []string{path + " line 3", "MLSD_DATABASE_URL | (not shown) | " + path + " line 7",
-			"MLSD_RATE_DID | 11", "MLSD_RATE_IP | 12", "the settings are good"} {
+			"MLSD_RATE_DID | 11", "MLSD_RATE_IP | 12",
+			"the settings are usable, with warnings", "warning: messages are kept for ever"} {
 			if !strings.Contains(strings.Join(lines(out.String()), "\n"), want) {
 				t.Errorf("%v: no %q in\n%s", args, want, out.String())
 			}
@@ -180,10 +201,10 @@ func TestWaitForDatabase(t *testing.T) {
 	url := pgtest.URL(t)
 	late, open := lateDatabase(t, url)
 	s := launch(t, []string{"MLSD_DATABASE_URL=" + late, "MLSD_WAIT_FOR_DATABASE=5m"})
-	eventually(t, "it says that it waits",
+	await.Until(t, "it says that it waits",
 		func() bool { return strings.Contains(s.stderr.String(), "the database does not answer yet") })
 	open()
-	eventually(t, "it serves", func() bool { return strings.Contains(s.stdout.String(), "mlsd listening on") })
+	await.Until(t, "it serves", func() bool { return strings.Contains(s.stdout.String(), "mlsd listening on") })
 	s.stop()
 
 	begun := time.Now()

@@ -163,14 +163,13 @@ type locked struct {
 	id      uuid.UUID
 	creator syntax.DID
 	epoch   int64
-	lastSeq int64
 }
 
 // lock takes the row lock that orders all writers of a convo. Error: messages.ErrConvoNotFound.
 func lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (locked, error) {
 	c := locked{id: convo}
-	err := tx.QueryRow(ctx, `SELECT creator_did, epoch, last_seq FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo).
-		Scan(&c.creator, &c.epoch, &c.lastSeq)
+	err := tx.QueryRow(ctx, `SELECT creator_did, epoch FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo).
+		Scan(&c.creator, &c.epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, messages.ErrConvoNotFound
 	}
@@ -199,11 +198,8 @@ func member(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) (ep
 // tell inserts the event of a fork or of a dispute. The caller has locked the convo, so that the
 // event has a fixed place among the convo's events.
 func (c locked) tell(ctx context.Context, tx pgx.Tx, change string, epoch int64, committer syntax.DID) error {
-	_, err := tx.Exec(ctx, `
-		INSERT INTO outbox (kind, convo_id, seq, detail, created_at)
-		VALUES ($1, $2, $3, jsonb_strip_nulls(jsonb_build_object('change', $4::text, 'epoch', $5::bigint, 'by',
-			nullif($6::text, ''))), clock_timestamp())`,
-		outbox.Dispute, c.id, c.lastSeq, change, epoch, committer)
+	err := outbox.Insert(ctx, tx, c.id, outbox.Event{Kind: outbox.Dispute,
+		Detail: outbox.Detail{Change: change, Epoch: epoch, By: committer}})
 	return errs.Wrap(err, "tell the members")
 }
 

@@ -29,6 +29,7 @@ websocket https://mls.localhost
 echo "compose: TLS, the redirect and a WebSocket through Caddy"
 podman healthcheck run mlsd_mlsd_1
 confined "compose mlsd" "$(podman inspect --format '{{.State.Pid}}' mlsd_mlsd_1)"
+podman logs mlsd_mlsd_1 2>&1 | grep "is a superuser" && fail "mlsd is a superuser"
 podman inspect mlsd_mlsd_1 | grep -q "$(cat secrets/database-password)" && fail "the password is in the container's settings"
 
 podman stop --time 30 mlsd_mlsd_1 mlsd_postgres_1 >/dev/null 2>&1

@@ -14,7 +14,7 @@ image postgres docker.io/library/postgres:17 deploy/check/standins/Containerfile
 image caddy docker.io/library/caddy:2 deploy/check/standins/Containerfile
 podman image prune --force >/dev/null
 mkdir "$WORK/compose"
-cp deploy/compose.yaml deploy/Caddyfile "$WORK/compose"
+cp deploy/compose.yaml deploy/compose.sql deploy/Caddyfile "$WORK/compose"
 section "### Start" >"$WORK/compose/start"
 cd "$WORK/compose"
 MLSD_COMPOSE="$bin/podman-compose" exec "$OLDPWD/deploy/check/isolated.sh" bash "$OLDPWD/deploy/check/compose-inside.sh" "$OLDPWD"

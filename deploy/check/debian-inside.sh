@@ -20,6 +20,14 @@ echo "unit: runs as $(stat -c %U "/proc/$pid"), $(grep CapEff "/proc/$pid/status
 [[ $(stat -c %U "/proc/$pid") == mlsd ]]
 if nsenter --mount --target "$pid" touch /usr/bin/written 2>/dev/null; then fail "the unit can write /usr"; fi
 mlsd --version | grep -q .
+for command in "migrate status" "migrate up" inspect "check-config --database"; do
+	# shellcheck disable=SC2086
+	mlsd $command >log 2>&1 && su mlsd -s /bin/sh -c "mlsd $command" >log 2>&1 || fail "mlsd $command"
+	su nobody -s /bin/sh -c "mlsd $command" >log 2>&1 && fail "nobody may type mlsd $command"
+	grep -q "sudo -u mlsd mlsd $command\|permission denied" log
+done
+[[ $(mlsd migrate status | grep -c "live nodes *1") == 1 && -z $(ls /var/lib/mlsd) ]]
+echo "package: commands act on the service's database, as root and as mlsd"
 
 (cd new && bash -euo pipefail ../Upgrade >../log 2>&1)
 [[ $(dpkg-query -W -f '${Version}' mlsd) == 0.0.2 ]]

@@ -43,57 +43,30 @@ func run(args []string, w io.Writer) error {
 	return out.Encode(list(info, args[1], time.Unix(seconds, 0)))
 }
 
-// bom is the document.
-type bom struct {
-	Format      string      `json:"bomFormat"`
-	SpecVersion string      `json:"specVersion"`
-	Version     int         `json:"version"`
-	Metadata    metadata    `json:"metadata"`
-	Components  []component `json:"components"`
-}
-
-type metadata struct {
-	Timestamp string    `json:"timestamp"`
-	Component component `json:"component"`
-}
-
-// component is the program or a module.
-type component struct {
-	Ref     string `json:"bom-ref"`
-	Type    string `json:"type"`
-	Name    string `json:"name"`
-	Version string `json:"version"`
-	Hashes  []hash `json:"hashes,omitempty"` // of the module's files, as in go.sum
-	URL     string `json:"purl"`
-}
-
-type hash struct {
-	Algorithm string `json:"alg"`
-	Content   string `json:"content"`
-}
+// object is a part of the document.
+type object map[string]any
 
 // list returns the document of a binary.
-func list(info *debug.BuildInfo, version string, at time.Time) bom {
+func list(info *debug.BuildInfo, version string, at time.Time) object {
 	program := module(info.Main.Path, version, "")
-	program.Type = "application"
-	b := bom{Format: "CycloneDX", SpecVersion: "1.5", Version: 1,
-		Metadata: metadata{Timestamp: at.UTC().Format(time.RFC3339), Component: program}}
-	b.Components = append(b.Components, module("std", strings.TrimPrefix(info.GoVersion, "go"), ""))
+	program["type"] = "application"
+	components := []object{module("std", strings.TrimPrefix(info.GoVersion, "go"), "")}
 	for _, m := range info.Deps {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		b.Components = append(b.Components, module(m.Path, m.Version, m.Sum))
+		components = append(components, module(m.Path, m.Version, m.Sum))
 	}
-	return b
+	return object{"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": components,
+		"metadata": object{"timestamp": at.UTC().Format(time.RFC3339), "component": program}}
 }
 
-// module returns a component. sum is its line of go.sum.
-func module(path, version, sum string) component {
+// module returns a component. sum is its line of go.sum, the hash of the module's files.
+func module(path, version, sum string) object {
 	url := "pkg:golang/" + path + "@" + version
-	c := component{Ref: url, Type: "library", Name: path, Version: version, URL: url}
+	c := object{"bom-ref": url, "type": "library", "name": path, "version": version, "purl": url}
 	if digest, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(sum, "h1:")); err == nil && len(digest) > 0 {
-		c.Hashes = []hash{{Algorithm: "SHA-256", Content: hex.EncodeToString(digest)}}
+		c["hashes"] = []object{{"alg": "SHA-256", "content": hex.EncodeToString(digest)}}
 	}
 	return c
 }

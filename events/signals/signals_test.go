@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mlsd/events/signals"
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 )
 
@@ -184,11 +185,7 @@ func (n *node) listen(t *testing.T) {
 
 func (n *node) awaitListening(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !n.Listening(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the node does not listen")
-		}
-	}
+	await.Until(t, "the node listens", n.Listening)
 }
 
 func typing(convo uuid.UUID, by syntax.DID, what string) signals.Signal {
@@ -366,11 +363,7 @@ func TestMovedCursors(t *testing.T) {
 	}
 	n.nothing(t, carol)
 	n.Deliver(t.Context(), signals.Signal{ConvoID: convo, Moves: []signals.Move{{DID: mallory, Read: 1, Delivered: 1}}})
-	for deadline := time.Now().Add(patience); n.reasons()[signals.DroppedFailed] == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("a failed look-up is not counted")
-		}
-	}
+	await.Until(t, "a failed look-up is counted", func() bool { return n.reasons()[signals.DroppedFailed] > 0 })
 	for _, did := range []syntax.DID{alice, bob, carol} {
 		n.nothing(t, did)
 	}
@@ -387,15 +380,12 @@ func TestSignalsAfterALostConnection(t *testing.T) {
 	if err := n.db.QueryRow(t.Context(), `SELECT pid, pg_terminate_backend(pid)`+listen).Scan(&lost, nil); err != nil {
 		t.Fatalf("no connection listens: %v", err)
 	}
-	again := false
-	for deadline := time.Now().Add(patience); !again; {
+	await.Until(t, "the node connects again", func() (again bool) {
 		if err := n.db.QueryRow(t.Context(), `SELECT count(*) > 0`+listen+` AND pid <> $1`, lost).Scan(&again); err != nil {
 			t.Fatal(err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("the node does not connect again")
-		}
-	}
+		return again
+	})
 	n.awaitListening(t)
 	if !n.Send(typing(convo, alice, "I am back")) {
 		t.Fatalf("dropped: %v", n.reasons())

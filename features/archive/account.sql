@@ -1,7 +1,8 @@
 -- Counts what is stored about the DID $1. An index finds the rows of each part. Messages and former
--- memberships have no index by DID, so they are not counted.
+-- memberships have no index by DID, so they are not counted. The last message is looked for among the
+-- newest 100 entries of each convo.
 SELECT devices.n, kp.n, kp.available, kp.bytes, kp.last, me.present, me.created, me.oldest, me.welcomes, targets.n, jobs.n,
-    records.n, records.bytes, records.last, connected.n
+    records.n, records.bytes, greatest(records.last, me.sent), connected.n
 FROM (
     SELECT count(*) AS n, count(*) FILTER (WHERE state = 'available' AND not_after > now()) AS available,
         coalesce(sum(octet_length(body)), 0) AS bytes, max(created_at) AS last
@@ -9,7 +10,10 @@ FROM (
 ) kp, (
     SELECT count(*) AS present, count(*) FILTER (WHERE role = 'creator') AS created, min(joined_at) AS oldest,
         coalesce(sum((SELECT count(*) FROM welcomes w
-            WHERE w.convo_id = m.convo_id AND w.recipient_did = $1 AND w.state IN ('available', 'in_flight'))), 0)::bigint AS welcomes
+            WHERE w.convo_id = m.convo_id AND w.recipient_did = $1 AND w.state IN ('available', 'in_flight'))), 0)::bigint AS welcomes,
+        max((SELECT max(created_at) FROM (
+            SELECT sender_did, created_at FROM messages e WHERE e.convo_id = m.convo_id ORDER BY seq DESC LIMIT 100
+        ) newest WHERE sender_did = $1)) AS sent
     FROM members m WHERE did = $1 AND left_at IS NULL
 ) me, (
     SELECT count(*) AS n FROM push_targets WHERE did = $1

@@ -146,20 +146,21 @@ func (p part) read(
 
 // Counts says how much is stored about an account.
 type Counts struct {
-	Devices          int64      `json:"devices"` // devices with a KeyPackage or a push target
-	KeyPackages      int64      `json:"keyPackages"`
-	Available        int64      `json:"keyPackagesAvailable"`
-	KeyPackageBytes  int64      `json:"keyPackageBytes"`
-	Convos           int64      `json:"convos"`        // convos of which the account is a member
-	Created          int64      `json:"convosCreated"` // convos among them that the account has created
-	PendingWelcomes  int64      `json:"pendingWelcomes"`
-	PushTargets      int64      `json:"pushTargets"`
-	PushJobs         int64      `json:"pushJobs"`
-	Records          int64      `json:"records"` // idempotency records
-	RecordBytes      int64      `json:"recordBytes"`
-	Connected        int64      `json:"connectedDevices"`
-	LastPublished    *time.Time `json:"lastKeyPackageAt,omitempty"`
-	LastRecord       *time.Time `json:"lastWriteAt,omitempty"` // newest write whose record is still stored
+	Devices         int64      `json:"devices"` // devices with a KeyPackage or a push target
+	KeyPackages     int64      `json:"keyPackages"`
+	Available       int64      `json:"keyPackagesAvailable"`
+	KeyPackageBytes int64      `json:"keyPackageBytes"`
+	Convos          int64      `json:"convos"`        // convos of which the account is a member
+	Created         int64      `json:"convosCreated"` // convos among them that the account has created
+	PendingWelcomes int64      `json:"pendingWelcomes"`
+	PushTargets     int64      `json:"pushTargets"`
+	PushJobs        int64      `json:"pushJobs"`
+	Records         int64      `json:"records"` // idempotency records
+	RecordBytes     int64      `json:"recordBytes"`
+	Connected       int64      `json:"connectedDevices"`
+	LastPublished   *time.Time `json:"lastKeyPackageAt,omitempty"`
+	// LastWrite is the newest record that is still stored, or message among a convo's newest 100 entries.
+	LastWrite        *time.Time `json:"lastWriteAt,omitempty"`
 	OldestMembership *time.Time `json:"oldestMembershipAt,omitempty"`
 }
 
@@ -173,6 +174,6 @@ func Count(ctx context.Context, tx pgx.Tx, did syntax.DID) (c Counts, err error)
 	err = tx.QueryRow(ctx, countSQL, did).Scan(&c.Devices, &c.KeyPackages, &c.Available, &c.KeyPackageBytes,
 		&c.LastPublished,
 		&c.Convos, &c.Created, &c.OldestMembership, &c.PendingWelcomes, &c.PushTargets, &c.PushJobs,
-		&c.Records, &c.RecordBytes, &c.LastRecord, &c.Connected)
+		&c.Records, &c.RecordBytes, &c.LastWrite, &c.Connected)
 	return c, errs.Wrap(err, "count what is held about an account")
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -16,8 +15,6 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/golang-jwt/jwt/v5"
-
-	"mlsd/internal/ssrf"
 )
 
 const (
@@ -48,25 +45,6 @@ func (e *busyError) Error() string { return e.reason }
 // temporary: an old version, a key that the service does not know yet, a defect.
 var final = []string{"InvalidInvitation", "KeyPackageNotFound", "InvalidCipherSuite", "InvalidRequest", "NotPermitted",
 	"Blocked"}
-
-// newClient returns a client for hosts that others choose. It calls only public addresses. If
-// allowLoopback is true, it also calls this machine.
-func newClient(allowLoopback bool) *http.Client {
-	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: ssrf.Control(allowLoopback)}
-	return &http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			DialContext:            dialer.DialContext,
-			TLSHandshakeTimeout:    3 * time.Second,
-			ForceAttemptHTTP2:      true,
-			MaxResponseHeaderBytes: 16 << 10,
-			DisableCompression:     true,
-			MaxIdleConns:           64,
-			MaxIdleConnsPerHost:    perHome,
-			IdleConnTimeout:        30 * time.Second,
-		},
-	}
-}
 
 // requestClaims are the claims of a token with which this service calls another.
 type requestClaims struct {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"mlsd/features/outgoing"
 	"mlsd/features/transparency"
 	"mlsd/internal/serviceauth"
 )
@@ -49,7 +50,7 @@ func New(c Config) *Service {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Service{c, newClient(c.AllowLoopback)}
+	return &Service{c, outgoing.NewClient(c.AllowLoopback, perHome, nil)}
 }
 
 // Trust says which other services this service deals with: all services, only the services of a

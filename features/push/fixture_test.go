@@ -20,6 +20,7 @@ import (
 
 	"mlsd/features/push"
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
@@ -35,15 +36,8 @@ const (
 	carol syntax.DID = "did:plc:carol"
 )
 
-type uncounted struct{}
+type uncounted struct{ idemtest.Uncounted }
 
-func (uncounted) First(string)                            {}
-func (uncounted) Replayed(string)                         {}
-func (uncounted) Conflicted(string)                       {}
-func (uncounted) InProgress(string)                       {}
-func (uncounted) Expired(string)                          {}
-func (uncounted) TakenOver(string)                        {}
-func (uncounted) HeartbeatLost(string)                    {}
 func (uncounted) PushAttempted(push.Kind, string, string) {}
 func (uncounted) PushEnded(string)                        {}
 func (uncounted) PushChallenged(string, string)           {}
@@ -292,15 +286,4 @@ func (b *bench) lapse() {
 	b.t.Helper()
 	b.due()
 	pgtest.Age(b.t, b.db, "idempotency_keys", time.Hour, "lease_expires_at")
-}
-
-// waiting waits until n sessions wait for a lock.
-func (b *bench) waiting(n int) {
-	b.t.Helper()
-	for b.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) <
-		n {
-		if b.t.Context().Err() != nil {
-			b.t.Fatal("no session waits")
-		}
-	}
 }

@@ -296,16 +296,22 @@ func TestConnectionsWithAndWithoutCursor(t *testing.T) {
 	}
 }
 
-// H6: a host that does not answer is left alone for a while, and no job is lost. Then one call
-// probes it.
-func TestFailingHostIsLeftAlone(t *testing.T) {
-	t.Parallel()
+// newFailingBench returns a bench in which a message waits for n webhooks of one host. The host fails.
+func newFailingBench(t *testing.T, n int) (*bench, *receiver) {
 	b := newBench(t)
 	b.exec(`DELETE FROM push_targets`)
 	failing := newReceiver(t)
 	failing.answers(status(http.StatusServiceUnavailable))
-	b.member("did:plc:mallory", failing, 20)
+	b.member("did:plc:mallory", failing, n)
 	b.send("hello")
+	return b, failing
+}
+
+// H6: a host that does not answer is left alone for a while, and no job is lost. Then one call
+// probes it.
+func TestFailingHostIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	b, failing := newFailingBench(t, 20)
 	for range 10 {
 		b.run()
 	}
@@ -335,12 +341,7 @@ func TestFailingHostIsLeftAlone(t *testing.T) {
 // H6: the jobs of a host that never answers end.
 func TestDeadHost(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	b.exec(`DELETE FROM push_targets`)
-	dead := newReceiver(t)
-	dead.answers(status(http.StatusServiceUnavailable))
-	b.member("did:plc:mallory", dead, 10)
-	b.send("hello")
+	b, dead := newFailingBench(t, 10)
 	for range 30 {
 		b.run()
 		b.pass(time.Hour)

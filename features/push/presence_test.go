@@ -10,6 +10,7 @@ import (
 	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/pgtest"
 )
 
@@ -114,9 +115,7 @@ func TestOutcomeIsCountedAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	ended := &outcomes{n: map[string]int{}}
 	b := newBench(t, func(c *push.Config) { c.Metrics = ended })
-	if err := b.faults.Arm(failpoint.BeforeCommit, idem.NSIDPush, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, idem.NSIDPush, failpoint.Error)
 	b.send("hello")
 	b.run()
 	if j := b.jobs()[0]; j.State != "sending" || ended.n["done"] != 0 {

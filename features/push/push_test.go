@@ -19,6 +19,7 @@ import (
 	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
@@ -33,9 +34,7 @@ func TestPushAfterCommit(t *testing.T) {
 	b.register(push.Target{DID: alice, DeviceID: "phone", Kind: push.KindWebhook, Address: b.phone.URL + "/alice"})
 	b.register(push.Target{DID: "did:plc:outsider", DeviceID: "phone", Kind: push.KindWebhook,
 		Address: b.phone.URL + "/outsider"})
-	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error)
 	if _, err := b.log.Append(t.Context(), []messages.Draft{b.draft("lost")}); !errors.Is(err, failpoint.ErrInjected) {
 		t.Fatal(err)
 	}

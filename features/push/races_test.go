@@ -8,7 +8,9 @@ import (
 	"mlsd/features/push"
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/nsid"
+	"mlsd/internal/pgtest"
 	"mlsd/messages"
 )
 
@@ -16,9 +18,7 @@ import (
 // for it.
 func (b *bench) pause(point, method string, do func() error) (resume func()) {
 	b.t.Helper()
-	if err := b.faults.Arm(point, method, failpoint.Pause); err != nil {
-		b.t.Fatal(err)
-	}
+	failpointtest.Arm(b.t, b.faults, point, method, failpoint.Pause)
 	reached, ended := b.faults.Reached(point, method), make(chan error, 1)
 	go func() { ended <- do() }()
 	select {
@@ -81,7 +81,7 @@ func TestMessageDuringFanout(t *testing.T) {
 		_, err := b.log.Append(t.Context(), []messages.Draft{b.draft("second")})
 		sent <- err
 	}()
-	b.waiting(1)
+	pgtest.AwaitLockWaits(b.t, b.db, 1)
 	resume()
 	if err := <-sent; err != nil {
 		t.Fatal(err)
@@ -186,9 +186,7 @@ func TestNewerJobSupersedes(t *testing.T) {
 func TestLostFanout(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if err := b.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.AfterCommit, nsid.SendMessage, failpoint.Error)
 	if _, err := b.log.Append(t.Context(), []messages.Draft{b.draft("hello")}); err != nil {
 		t.Fatal(err)
 	}
@@ -211,9 +209,7 @@ func TestWorkerFails(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
-			if err := b.faults.Arm(point, idem.NSIDPush, failpoint.Error); err != nil {
-				t.Fatal(err)
-			}
+			failpointtest.Arm(t, b.faults, point, idem.NSIDPush, failpoint.Error)
 			b.send("hello")
 			b.run()
 			b.lapse()
@@ -275,9 +271,7 @@ func TestZombieWorker(t *testing.T) {
 func TestLeaseNotLapsed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil {
-		t.Fatal(err)
-	}
+	failpointtest.Arm(t, b.faults, failpoint.AfterReserve, idem.NSIDPush, failpoint.Error)
 	b.send("hello")
 	b.run()
 	b.due()

@@ -10,11 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"time"
 
+	"mlsd/features/outgoing"
 	"mlsd/internal/ssrf"
 )
 
@@ -27,21 +27,7 @@ type Webhooks struct{ client *http.Client }
 
 // NewWebhooks returns a caller of webhooks.
 func NewWebhooks(allowLoopback bool) *Webhooks {
-	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: ssrf.Control(allowLoopback)}
-	return &Webhooks{&http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			DialContext:            dialer.DialContext,
-			TLSHandshakeTimeout:    3 * time.Second,
-			ForceAttemptHTTP2:      true,
-			MaxResponseHeaderBytes: 16 << 10,
-			DisableCompression:     true,
-			MaxIdleConns:           64,
-			MaxIdleConnsPerHost:    perHost,
-			IdleConnTimeout:        30 * time.Second,
-			HTTP2:                  &pings,
-		},
-	}}
+	return &Webhooks{outgoing.NewClient(allowLoopback, perHost, &pings)}
 }
 
 func (h *Webhooks) call(ctx context.Context, j Job, t Target) error {

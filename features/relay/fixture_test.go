@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/features/relay"
+	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
 	"mlsd/people/accounts"
 )
@@ -326,13 +326,10 @@ func (w *world) status(did syntax.DID) accounts.Status {
 // until waits until the database says yes.
 func (w *world) until(sql string, args ...any) {
 	w.t.Helper()
-	deadline := time.Now().Add(patience)
-	for yes := false; !yes; {
+	await.Until(w.t, sql, func() (yes bool) {
 		w.check(w.db.QueryRow(w.t.Context(), sql, args...).Scan(&yes))
-		if !yes && time.Now().After(deadline) {
-			w.t.Fatal(fmt.Sprint("never true: ", sql))
-		}
-	}
+		return yes
+	})
 }
 
 // cursor waits until the cursor is stored.

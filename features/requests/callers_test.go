@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/features/requests"
-	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 )
 
@@ -237,25 +236,12 @@ func TestConflictsAreAudited(t *testing.T) {
 func TestUnderRowSecurity(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	open := func(role string) *pgxpool.Pool {
-		cfg, err := pgpool.Config(url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.ConnConfig.RuntimeParams["role"] = role
-		db, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(db.Close)
-		return db
-	}
-	c := newCounter(open("mlsd_app"))
+	c := newCounter(pgtest.Connect(t, url, pgtest.Role("mlsd_app")))
 	for n := range 2 * requests.Listed {
 		c.Add(refused("IdempotencyConflict", fmt.Sprintf("method%d", n)))
 	}
 	flush(t, c)
-	if n, _, named := sumOf(callerCounts(t, open("none"))); n != 2*requests.Listed || named != requests.Listed {
+	if n, _, named := sumOf(callerCounts(t, pgtest.Connect(t, url))); n != 2*requests.Listed || named != requests.Listed {
 		t.Errorf("%d requests, %d callers with rows", n, named)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"mlsd/features/transparency"
 	"mlsd/features/transparency/verifier"
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
@@ -34,15 +35,7 @@ const (
 	carol   syntax.DID = "did:plc:carol"
 )
 
-type uncounted struct{}
-
-func (uncounted) First(string)         {}
-func (uncounted) Replayed(string)      {}
-func (uncounted) Conflicted(string)    {}
-func (uncounted) InProgress(string)    {}
-func (uncounted) Expired(string)       {}
-func (uncounted) TakenOver(string)     {}
-func (uncounted) HeartbeatLost(string) {}
+type uncounted = idemtest.Uncounted
 
 // world is a convo of alice, bob and carol, with its log, and a node that signs heads of it.
 type world struct {

@@ -6,19 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"mlsd/internal/moduletest"
 )
 
 // A direct requirement of go.mod has a comment that says why it is there, and docs/DEPENDENCIES.md has
 // all of them.
 func TestDependenciesAreDocumented(t *testing.T) {
 	t.Parallel()
-	const name, ends = "../../docs/DEPENDENCIES.md", "<!-- end -->\n"
 	mod, err := os.ReadFile("../../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,21 +31,7 @@ func TestDependenciesAreDocumented(t *testing.T) {
 		}
 		fmt.Fprintf(&want, "| `%s` | %s |\n", module, comment)
 	}
-	before, rest, begins := strings.Cut(string(page), generatedMark)
-	got, after, closed := strings.Cut(rest, ends)
-	if !begins || !closed {
-		t.Fatalf("%s lacks the marks of its table", name)
-	}
-	if *update {
-		got = want.String()
-		if err := os.WriteFile(name, []byte(before+generatedMark+got+ends+after), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(want.String(), got); diff != "" {
-		t.Errorf("%s differs from go.mod (-want +got):\n%s\nto write it: "+
-			"go test ./internal/imports -run TestDependenciesAreDocumented -update", name, diff)
-	}
+	moduletest.Table(t, "docs/DEPENDENCIES.md", "", want.String())
 }
 
 // The server is built on the libraries that its first design names.

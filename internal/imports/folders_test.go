@@ -2,7 +2,6 @@ package imports_test
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"mlsd/internal/moduletest"
 )
 
 // maxFolders is how many folders stand at the top. A newcomer finds each at first sight.
@@ -79,62 +78,25 @@ func TestFolders(t *testing.T) {
 			fmt.Fprintf(&want, "| `%s` | %s |\n", p.name(), strings.TrimRight(says, ".:"))
 		}
 	}
-	wantSection(t, "Packages", want.String())
+	moduletest.Table(t, tablesPage, "Packages", want.String())
 }
-
-// wantSection expects the generated table of a section of the page. With -update it writes it.
-func wantSection(t *testing.T, heading, want string) {
-	t.Helper()
-	begins, ends := "\n## "+heading+"\n", "<!-- end -->\n"
-	name := filepath.Join(root, tablesPage)
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, section, found := strings.Cut(string(text), begins)
-	intro, section, marked := strings.Cut(section, generatedMark)
-	got, after, closed := strings.Cut(section, ends)
-	if !found || !marked || !closed {
-		t.Fatalf("%s has no section %s with a generated table", tablesPage, heading)
-	}
-	if *update {
-		got = want
-		page := before + begins + intro + generatedMark + got + ends + after
-		if err := os.WriteFile(name, []byte(page), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s, %s, differs from the source (-want +got):\n%s\nto write it: "+
-			"go test ./internal/imports -run %s -update", tablesPage, heading, diff, t.Name())
-	}
-}
-
-// generatedMark stands above a table that a test writes.
-const generatedMark = "<!-- generated -->\n"
 
 var started = regexp.MustCompile(`\brounds\.Every\("([^"]+)",\s*([\w.]+)`)
 
 // The page's table of workers has each worker of a node, its interval and the file that starts it.
 func TestWorkers(t *testing.T) {
 	var rows []string
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
+	for file, source := range moduletest.Files(t, ".go") {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
 		}
-		source, err := os.ReadFile(path)
-		file := filepath.ToSlash(strings.TrimPrefix(path, root+string(filepath.Separator)))
-		for _, found := range started.FindAllStringSubmatch(string(source), -1) {
+		for _, found := range started.FindAllStringSubmatch(source, -1) {
 			rows = append(rows, fmt.Sprintf("| %s | `%s` | `%s` |\n", found[1], found[2], file))
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	if len(rows) < 15 {
 		t.Errorf("the program starts %d workers: the test finds too few", len(rows))
 	}
 	slices.Sort(rows)
-	wantSection(t, "Workers", "| worker | interval | file |\n|---|---|---|\n"+strings.Join(rows, ""))
+	moduletest.Table(t, tablesPage, "Workers", "| worker | interval | file |\n|---|---|---|\n"+strings.Join(rows, ""))
 }

@@ -20,7 +20,8 @@ const module = "mlsd"
 // forTests are the packages that only tests and generators may import.
 func forTests() []string {
 	return []string{
-		"clientsim/testbed/testbedtest", "clientsim/xrpc/xrpctest", "features/attachments/storetest", "internal/guide",
+		"clientsim/testbed/testbedtest", "clientsim/xrpc/xrpctest", "features/attachments/storetest", "internal/await",
+		"internal/failpoint/failpointtest", "internal/guide", "internal/moduletest",
 		"internal/imports", "internal/lexgen", "internal/lexgen/examples", "internal/mlstest", "internal/mutants",
 		"internal/pgtest", "internal/promtest", "internal/serviceauth/authtest", "internal/standby/standbytest",
 		"internal/testdir",
@@ -57,7 +58,7 @@ func foreign() []foreignRule {
 			"cmd/mlsd-dev/devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history",
 			"clientsim/scenario",
 			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg",
-			"internal/serviceauth", "internal/tracing", "features/push", "features/network",
+			"internal/serviceauth", "internal/tracing", "features/outgoing", "features/push", "features/network",
 		}},
 		{prefix: "go.opentelemetry.io", only: []string{"internal/tracing"}},
 		{prefix: "github.com/minio/minio-go", only: []string{"features/attachments/s3store"}},
@@ -67,7 +68,9 @@ func foreign() []foreignRule {
 		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
 			"features/attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest",
-			"internal/standby/standbytest", "internal/testdir", "internal/mutants",
+			"internal/standby/standbytest", "internal/await", "internal/failpoint/failpointtest",
+			"internal/limit/limittest", "internal/moduletest",
+			"internal/testdir", "internal/mutants",
 			"clientsim/xrpc/xrpctest", "clientsim/testbed/testbedtest",
 		}},
 	}

@@ -1,13 +1,12 @@
 package imports_test
 
 import (
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"mlsd/internal/moduletest"
 )
 
 const maxColumns = 120
@@ -32,35 +31,18 @@ var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 func TestLines(t *testing.T) {
 	t.Parallel()
 	files := 0
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case e.IsDir() && e.Name() == "node_modules":
-			return filepath.SkipDir
-		case e.IsDir() || filepath.Ext(path) != ".go":
-			return nil
-		}
-		name, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		source, err := os.ReadFile(path)
-		if err != nil || tables[filepath.ToSlash(name)] || generated.Match(source) {
-			return err
+	for name, source := range moduletest.Files(t, ".go") {
+		if tables[name] || generated.MatchString(source) {
+			continue
 		}
 		files++
 		n := 0
-		for line := range strings.Lines(string(source)) {
+		for line := range strings.Lines(source) {
 			n++
 			if columns := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); columns > maxColumns {
 				t.Errorf("%s:%d has %d columns, at most %d", name, n, columns, maxColumns)
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	if files < 500 {
 		t.Errorf("only %d files were read", files)

@@ -1,7 +1,6 @@
 package imports_test
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -13,10 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"mlsd/internal/moduletest"
+
 	"github.com/google/go-cmp/cmp"
 )
-
-var update = flag.Bool("update", false, "rewrite the table of docs/ARCHITECTURE.md; owners stay")
 
 const root = "../.."
 
@@ -46,7 +45,7 @@ func TestTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := rowsOf(tables, page.owners(), seen)
-	if *update {
+	if *moduletest.Update {
 		if err := os.WriteFile(name, []byte(page.with(want)), 0o666); err != nil {
 			t.Fatal(err)
 		}

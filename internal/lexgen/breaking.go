@@ -2,11 +2,11 @@ package main
 
 import (
 	"fmt"
-	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/bluesky-social/indigo/atproto/lexicon"
 	"github.com/bluesky-social/indigo/lex/lexlint"
 )
 
@@ -20,19 +20,20 @@ import (
 // what the server sends must not become wider: an old client may refuse the value.
 // A limit of a definition that both sides use must not move.
 func breaking(before, after schemas) []string {
-	c := comparison{before: before.defs(), after: after.defs(), done: map[string]bool{}}
-	next := map[string]*schema{}
-	for _, sf := range after {
-		next[sf.ID] = sf
-	}
+	c := comparison{before: before.trees(), after: after.trees(), done: map[string]bool{}}
 	for _, sf := range before {
-		now, ok := next[sf.ID]
-		if !ok {
+		i := slices.IndexFunc(after, func(now *schema) bool { return now.ID == sf.ID })
+		if i < 0 {
 			c.report(sf.ID, "lexicon removed")
 			continue
 		}
-		c.file(sf, now)
-		for _, issue := range lexlint.BreakingChanges(sf.SchemaFile, now.SchemaFile) {
+		for name := range sf.trees {
+			if after[i].trees[name] == nil {
+				c.report(sf.ID+"#"+name, "definition removed")
+			}
+		}
+		c.method(sf.ID, sf.trees["main"], after[i].trees["main"])
+		for _, issue := range lexlint.BreakingChanges(sf.SchemaFile, after[i].SchemaFile) {
 			if issue.LintLevel == "error" {
 				c.report(sf.ID, "lexlint: "+issue.LintName+": "+issue.Message)
 			}
@@ -42,11 +43,27 @@ func breaking(before, after schemas) []string {
 	return slices.Compact(c.changes)
 }
 
-// defs returns all definitions by full name.
-func (s schemas) defs() map[string]lexicon.SchemaDef {
-	out := map[string]lexicon.SchemaDef{}
+// tree is an object of a lexicon's JSON. Its members may be absent.
+type tree map[string]any
+
+func (t tree) object(name string) tree {
+	member, _ := t[name].(map[string]any)
+	return member
+}
+
+func (t tree) texts(name string) (all []string) {
+	list, _ := t[name].([]any)
+	for _, v := range list {
+		all = append(all, fmt.Sprint(v))
+	}
+	return all
+}
+
+// trees returns all definitions by full name.
+func (s schemas) trees() map[string]tree {
+	out := map[string]tree{}
 	for _, sf := range s {
-		for name, def := range sf.Defs {
+		for name, def := range sf.trees {
 			out[sf.ID+"#"+name] = def
 		}
 	}
@@ -62,7 +79,7 @@ const (
 )
 
 type comparison struct {
-	before, after map[string]lexicon.SchemaDef
+	before, after map[string]tree
 	done          map[string]bool // definitions already compared, by role and name
 	changes       []string
 }
@@ -71,156 +88,129 @@ func (c *comparison) report(where, what string) {
 	c.changes = append(c.changes, where+": "+what)
 }
 
-func (c *comparison) file(before, after *schema) {
-	for name := range before.Defs {
-		if _, ok := after.Defs[name]; !ok {
-			c.report(before.ID+"#"+name, "definition removed")
+// method compares two definitions of a method.
+func (c *comparison) method(nsid string, a, b tree) {
+	if a["type"] != b["type"] {
+		c.report(nsid, "kind changed from "+goName(fmt.Sprint(a["type"]))+" to "+goName(fmt.Sprint(b["type"])))
+	}
+	errors := func(t tree) (names []string) {
+		list, _ := t["errors"].([]any)
+		for _, e := range list {
+			names = append(names, fmt.Sprint(e.(map[string]any)["name"]))
 		}
+		return names
 	}
-	was, is := methodOf(before), methodOf(after)
-	if was == nil || is == nil {
-		if was != nil || is != nil {
-			c.report(before.ID, "kind changed")
-		}
-		return
-	}
-	if was.kind != is.kind {
-		c.report(was.nsid, "kind changed from "+was.kind+" to "+is.kind)
-	}
-	for _, e := range was.errors {
-		if !slices.ContainsFunc(is.errors, func(n lexicon.SchemaError) bool { return n.Name == e.Name }) {
-			c.report(was.nsid, "error "+e.Name+" removed")
-		}
-	}
-	c.params(was, is)
-	c.body(was.nsid, "input", byClient, was.input, is.input)
-	c.body(was.nsid, "output", byServer, was.output, is.output)
-	if was.messages != nil && is.messages != nil {
-		c.union(was.nsid, was.nsid+" message", byServer, *was.messages, *is.messages)
-	}
+	c.kept(nsid, "error", errors(a), errors(b))
+	c.properties(nsid, nsid, byClient, a.object("parameters"), b.object("parameters"))
+	c.body(nsid, "input", byClient, a.object("input"), b.object("input"))
+	c.body(nsid, "output", byServer, a.object("output"), b.object("output"))
+	c.body(nsid, "message", byServer, a.object("message"), b.object("message"))
 }
 
-func (c *comparison) params(was, is *method) {
-	empty := lexicon.SchemaParams{}
-	a, b := &empty, &empty
-	if was.params != nil {
-		a = was.params
-	}
-	if is.params != nil {
-		b = is.params
-	}
-	c.properties(was.nsid, was.nsid, byClient, a.Properties, b.Properties, a.Required, b.Required)
-}
-
-func (c *comparison) body(nsid, where string, r role, a, b *lexicon.SchemaBody) {
+func (c *comparison) body(nsid, where string, r role, a, b tree) {
+	was, is := a.object("schema"), b.object("schema")
 	switch {
-	case a == nil && b == nil:
-	case a == nil || b == nil:
+	case (a == nil) != (b == nil) || (was == nil) != (is == nil):
 		c.report(nsid, where+" appeared or disappeared")
-	case a.Encoding != b.Encoding:
+	case a["encoding"] != b["encoding"]:
 		c.report(nsid, where+" encoding changed")
-	case a.Schema != nil && b.Schema != nil:
-		c.def(nsid, nsid+" "+where, r, *a.Schema, *b.Schema)
-	case a.Schema != nil || b.Schema != nil:
-		c.report(nsid, where+" schema appeared or disappeared")
+	case was != nil:
+		c.def(nsid, nsid+" "+where, r, was, is)
 	}
 }
 
-func (c *comparison) properties(nsid, where string, r role, a, b map[string]lexicon.SchemaDef, aReq, bReq []string) {
-	for _, name := range slices.Sorted(maps.Keys(a)) {
+// properties compares the fields of objects, or the parameters of methods.
+func (c *comparison) properties(nsid, where string, r role, a, b tree) {
+	was, is := a.object("properties"), b.object("properties")
+	for name := range was {
 		at := where + "." + name
-		now, ok := b[name]
-		if !ok {
+		if is[name] == nil {
 			c.report(at, "field removed")
 			continue
 		}
-		was, is := slices.Contains(aReq, name), slices.Contains(bReq, name)
-		if !was && is && r == byClient {
+		had, has := slices.Contains(a.texts("required"), name), slices.Contains(b.texts("required"), name)
+		if !had && has && r == byClient {
 			c.report(at, "became required")
 		}
-		if was && !is && r == byServer {
+		if had && !has && r == byServer {
 			c.report(at, "became optional")
 		}
-		c.def(nsid, at, r, a[name], now)
+		c.def(nsid, at, r, was.object(name), is.object(name))
 	}
-	for _, name := range bReq {
-		if _, ok := a[name]; !ok && r == byClient {
+	for _, name := range b.texts("required") {
+		if was[name] == nil && r == byClient {
 			c.report(where+"."+name, "new and required")
 		}
 	}
 }
 
-func (c *comparison) def(nsid, at string, r role, a, b lexicon.SchemaDef) {
-	if fmt.Sprintf("%T", a.Inner) != fmt.Sprintf("%T", b.Inner) {
+// bounds are the limits of values, and the limit that an absent one stands for.
+var bounds = map[string]float64{
+	"minimum": math.Inf(-1), "minLength": math.Inf(-1), "minGraphemes": math.Inf(-1),
+	"maximum": math.Inf(1), "maxLength": math.Inf(1), "maxGraphemes": math.Inf(1),
+}
+
+func (c *comparison) def(nsid, at string, r role, a, b tree) {
+	if a["type"] != b["type"] {
 		c.report(at, "type changed")
 		return
 	}
-	switch a := a.Inner.(type) {
-	case lexicon.SchemaBoolean:
-		b := b.Inner.(lexicon.SchemaBoolean)
-		c.same(at, "default", a.Default, b.Default)
-		c.same(at, "const", a.Const, b.Const)
-	case lexicon.SchemaInteger:
-		b := b.Inner.(lexicon.SchemaInteger)
-		c.same(at, "default", a.Default, b.Default)
-		c.same(at, "const", a.Const, b.Const)
-		c.lower(at, "minimum", r, a.Minimum, b.Minimum)
-		c.upper(at, "maximum", r, a.Maximum, b.Maximum)
-	case lexicon.SchemaString:
-		c.text(at, r, a, b.Inner.(lexicon.SchemaString))
-	case lexicon.SchemaBytes:
-		b := b.Inner.(lexicon.SchemaBytes)
-		c.lower(at, "minLength", r, a.MinLength, b.MinLength)
-		c.upper(at, "maxLength", r, a.MaxLength, b.MaxLength)
-	case lexicon.SchemaArray:
-		b := b.Inner.(lexicon.SchemaArray)
-		c.lower(at, "minLength", r, a.MinLength, b.MinLength)
-		c.upper(at, "maxLength", r, a.MaxLength, b.MaxLength)
-		c.def(nsid, at+"[]", r, a.Items, b.Items)
-	case lexicon.SchemaObject:
-		b := b.Inner.(lexicon.SchemaObject)
-		c.properties(nsid, at, r, a.Properties, b.Properties, a.Required, b.Required)
-	case lexicon.SchemaRef:
-		c.ref(nsid, at, r, a.Ref, b.Inner.(lexicon.SchemaRef).Ref)
-	case lexicon.SchemaUnion:
-		c.union(nsid, at, r, a, b.Inner.(lexicon.SchemaUnion))
+	changed := func(what string) {
+		c.report(at, fmt.Sprintf("%s changed from %s to %s", what, show(a[what]), show(b[what])))
+	}
+	for _, what := range []string{"default", "const", "format"} {
+		if a[what] != b[what] {
+			changed(what)
+		}
+	}
+	for what, none := range bounds {
+		narrower := number(b[what], none) - number(a[what], none) // NaN if there is no limit
+		if none > 0 {
+			narrower = -narrower
+		}
+		if r == byClient && narrower > 0 || r == byServer && narrower < 0 {
+			changed(what)
+		}
+	}
+	c.kept(at, "known value", a.texts("knownValues"), b.texts("knownValues"))
+	if a["enum"] == nil && b["enum"] != nil {
+		c.report(at, "enum added")
+	}
+	switch a["type"] {
+	case "array":
+		c.def(nsid, at+"[]", r, a.object("items"), b.object("items"))
+	case "object":
+		c.properties(nsid, at, r, a, b)
+	case "ref":
+		c.ref(nsid, at, r, fmt.Sprint(a["ref"]), fmt.Sprint(b["ref"]))
+	case "union":
+		c.union(nsid, at, r, a, b)
 	}
 }
 
 // union compares the members of two unions. An open union may grow, because readers ignore unknown
 // members. No member may be removed, because a client may wait for it.
-func (c *comparison) union(nsid, at string, r role, a, b lexicon.SchemaUnion) {
-	wasClosed, isClosed := a.Closed != nil && *a.Closed, b.Closed != nil && *b.Closed
-	c.same(at, "closed", &wasClosed, &isClosed)
-	for _, ref := range a.Refs {
-		if slices.Contains(b.Refs, ref) {
-			c.ref(nsid, at, r, ref, ref)
-		} else {
-			c.report(at, "member "+ref+" removed")
-		}
+func (c *comparison) union(nsid, at string, r role, a, b tree) {
+	if closed := a["closed"] == true; closed != (b["closed"] == true) {
+		c.report(at, fmt.Sprintf("closed changed from %t to %t", closed, !closed))
 	}
-	for _, ref := range b.Refs {
-		if wasClosed && r == byServer && !slices.Contains(a.Refs, ref) {
+	was, is := a.texts("refs"), b.texts("refs")
+	c.kept(at, "member", was, is)
+	for _, ref := range is {
+		if slices.Contains(was, ref) {
+			c.ref(nsid, at, r, ref, ref)
+		} else if a["closed"] == true && r == byServer {
 			c.report(at, "member "+ref+" added to a closed union")
 		}
 	}
 }
 
-func (c *comparison) text(at string, r role, a, b lexicon.SchemaString) {
-	c.same(at, "default", a.Default, b.Default)
-	c.same(at, "const", a.Const, b.Const)
-	c.same(at, "format", a.Format, b.Format)
-	c.lower(at, "minLength", r, a.MinLength, b.MinLength)
-	c.upper(at, "maxLength", r, a.MaxLength, b.MaxLength)
-	c.lower(at, "minGraphemes", r, a.MinGraphemes, b.MinGraphemes)
-	c.upper(at, "maxGraphemes", r, a.MaxGraphemes, b.MaxGraphemes)
-	for _, v := range a.KnownValues {
-		if !slices.Contains(b.KnownValues, v) {
-			c.report(at, "known value "+v+" removed")
+// kept reports what is not in a list any more.
+func (c *comparison) kept(at, what string, before, after []string) {
+	for _, v := range before {
+		if !slices.Contains(after, v) {
+			c.report(at, what+" "+v+" removed")
 		}
-	}
-	if len(a.Enum) == 0 && len(b.Enum) > 0 {
-		c.report(at, "enum added")
 	}
 }
 
@@ -231,14 +221,11 @@ func (c *comparison) ref(nsid, at string, r role, a, b string) {
 		c.report(at, "refers to "+b+" instead of "+a)
 		return
 	}
-	if key := string(r) + a; !c.done[key] {
+	key := string(r) + a
+	if was, is := c.before[a], c.after[a]; !c.done[key] && was != nil && is != nil {
 		c.done[key] = true
-		was, okA := c.before[a]
-		is, okB := c.after[a]
-		if okA && okB {
-			base, _, _ := strings.Cut(a, "#")
-			c.def(base, a+" ("+string(r)+")", r, was, is)
-		}
+		base, _, _ := strings.Cut(a, "#")
+		c.def(base, a+" ("+string(r)+")", r, was, is)
 	}
 }
 
@@ -249,46 +236,19 @@ func fullRef(nsid, ref string) string {
 	return ref
 }
 
-// same reports a value that has appeared, disappeared or changed.
-func (c *comparison) same(at, what string, a, b any) {
-	if show(a) != show(b) {
-		c.report(at, fmt.Sprintf("%s changed from %s to %s", what, show(a), show(b)))
+func number(v any, absent float64) float64 {
+	if n, ok := v.(float64); ok {
+		return n
 	}
-}
-
-// lower compares lower bounds, upper compares upper bounds. nil means that there is no bound.
-func (c *comparison) lower(at, what string, r role, a, b *int) {
-	raised := b != nil && (a == nil || *b > *a)
-	dropped := a != nil && (b == nil || *b < *a)
-	c.bound(at, what, r, raised, dropped, a, b)
-}
-
-func (c *comparison) upper(at, what string, r role, a, b *int) {
-	dropped := b != nil && (a == nil || *b < *a)
-	raised := a != nil && (b == nil || *b > *a)
-	c.bound(at, what, r, dropped, raised, a, b)
-}
-
-func (c *comparison) bound(at, what string, r role, narrower, wider bool, a, b *int) {
-	if (r == byClient && narrower) || (r == byServer && wider) {
-		c.report(at, fmt.Sprintf("%s changed from %s to %s", what, show(a), show(b)))
-	}
+	return absent
 }
 
 func show(v any) string {
 	switch v := v.(type) {
-	case *int:
-		if v != nil {
-			return fmt.Sprint(*v)
-		}
-	case *bool:
-		if v != nil {
-			return fmt.Sprint(*v)
-		}
-	case *string:
-		if v != nil {
-			return fmt.Sprintf("%q", *v)
-		}
+	case nil:
+		return "none"
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
 	}
-	return "none"
+	return fmt.Sprintf("%#v", v)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"go/format"
-	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -65,16 +64,14 @@ func (m *method) events() (lexicon.SchemaUnion, error) {
 
 // methodOf returns the method of a file, or nil if the file defines no method.
 func methodOf(sf *schema) *method {
-	m := &method{nsid: sf.ID, base: goName(lastSegment(sf.ID))}
+	m := &method{nsid: sf.ID, base: goName(lastSegment(sf.ID)), errors: sf.errors}
 	switch s := sf.Defs["main"].Inner.(type) {
 	case lexicon.SchemaQuery:
-		m.kind, m.doc, m.params, m.output, m.errors = "Query", text(s.Description), s.Parameters, s.Output, s.Errors
+		m.kind, m.doc, m.params, m.output = "Query", text(s.Description), s.Parameters, s.Output
 	case lexicon.SchemaProcedure:
-		m.kind, m.doc, m.params, m.input, m.output, m.errors = "Procedure", text(s.Description), s.Parameters, s.Input,
-			s.Output, s.Errors
+		m.kind, m.doc, m.params, m.input, m.output = "Procedure", text(s.Description), s.Parameters, s.Input, s.Output
 	case lexicon.SchemaSubscription:
-		m.kind, m.doc, m.params, m.messages, m.errors = "Subscription", text(s.Description), s.Parameters, &s.Message.Schema,
-			sf.subscriptionErrors
+		m.kind, m.doc, m.params, m.messages = "Subscription", text(s.Description), s.Parameters, &s.Message.Schema
 	default:
 		return nil
 	}
@@ -200,34 +197,29 @@ func (g *source) schema(sf *schema, taken map[string]string) error {
 	if err != nil {
 		return err
 	}
-	for _, def := range slices.Sorted(maps.Keys(sf.Defs)) {
-		if def == "main" {
-			continue
-		}
-		s, ok := sf.Defs[def].Inner.(lexicon.SchemaObject)
-		if !ok {
-			return errUnsupported("a definition that is no object", def)
-		}
-		name := prefix + goName(def)
+	defs, err := sf.definitions()
+	if err != nil {
+		return err
+	}
+	for _, def := range defs {
+		name := prefix + goName(def.name)
 		if err := claim(name); err != nil {
 			return err
 		}
-		if prefix != "" && refersHere(s) {
+		if prefix != "" && refersHere(def.SchemaObject) {
 			return errUnsupported("a ref to a definition with a prefix", name)
 		}
-		doc := fmt.Sprintf("%s is %s#%s. %s", name, sf.ID, def, text(s.Description))
 		g.p("")
-		full := sf.ID + "#" + def
-		c := codecs{decode: g.decoded[full], json: true, cbor: g.framed[full], anonymous: prefix != ""}
-		event := slices.Contains(events, "#"+def)
+		c := codecs{decode: g.decoded[def.full], json: true, cbor: g.framed[def.full], anonymous: prefix != ""}
+		event := slices.Contains(events, "#"+def.name)
 		if event && m.messages == nil { // a frame states its type in its header
-			c.typed = full
+			c.typed = def.full
 		}
-		if err := g.object(name, doc, s, c); err != nil {
+		if err := g.object(name, fmt.Sprintf("%s is %s. %s", name, def.full, def.doc), def.SchemaObject, c); err != nil {
 			return err
 		}
 		if event {
-			g.eventName(m, name, def)
+			g.eventName(m, name, def.name)
 		}
 	}
 	return nil

@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,10 +20,21 @@ type schemas []*schema
 // schema is one lexicon.
 type schema struct {
 	*lexicon.SchemaFile
-	// subscriptionErrors are the errors that a subscription declares. lexicon.SchemaSubscription
-	// has no field for them.
-	subscriptionErrors []lexicon.SchemaError
-	source             []byte
+	// errors are the errors that a method declares. lexicon.SchemaSubscription has no field for them.
+	errors []lexicon.SchemaError
+	trees  map[string]tree // the definitions as they stand in source
+	source []byte
+}
+
+// defs returns all definitions by full name.
+func (s schemas) defs() map[string]lexicon.SchemaDef {
+	out := map[string]lexicon.SchemaDef{}
+	for _, sf := range s {
+		for name, def := range sf.Defs {
+			out[sf.ID+"#"+name] = def
+		}
+	}
+	return out
 }
 
 // load reads every lexicon that defines a method or types. It checks that the path of each file
@@ -46,11 +59,10 @@ func load(files fs.FS) (schemas, error) {
 		}
 		switch sf.Defs["main"].Inner.(type) {
 		case lexicon.SchemaPermissionSet: // it only names methods
-			continue
 		case lexicon.SchemaRecord: // clients write it at a PDS, and serviceauth reads it
-			continue
+		default:
+			set = append(set, sf)
 		}
-		set = append(set, sf)
 	}
 	slices.SortFunc(set, func(a, b *schema) int { return strings.Compare(a.ID, b.ID) })
 	return set, nil
@@ -58,22 +70,51 @@ func load(files fs.FS) (schemas, error) {
 
 func parse(data []byte) (*schema, error) {
 	sf := &schema{SchemaFile: new(lexicon.SchemaFile), source: data}
-	if err := json.Unmarshal(data, sf.SchemaFile); err != nil {
+	var method struct {
+		Defs struct {
+			Main struct{ Errors []lexicon.SchemaError }
+		}
+	}
+	var trees struct{ Defs map[string]tree }
+	err := errors.Join(json.Unmarshal(data, sf.SchemaFile), json.Unmarshal(data, &method), json.Unmarshal(data, &trees))
+	if err != nil {
 		return nil, err
 	}
+	sf.errors, sf.trees = method.Defs.Main.Errors, trees.Defs
 	if err := sf.FinishParse(); err != nil {
 		return nil, err
 	}
-	if _, ok := sf.Defs["main"].Inner.(lexicon.SchemaSubscription); ok {
-		var raw struct {
-			Defs struct {
-				Main struct{ Errors []lexicon.SchemaError }
-			}
-		}
-		if err := json.Unmarshal(data, &raw); err != nil {
-			return nil, err
-		}
-		sf.subscriptionErrors = raw.Defs.Main.Errors
-	}
 	return sf, sf.CheckSchema()
+}
+
+// definition is an object that a lexicon defines besides its method.
+type definition struct {
+	lexicon.SchemaObject
+	name, doc string
+	full      string // its name in other lexicons
+}
+
+// definitions returns the definitions of a lexicon, by name.
+func (sf *schema) definitions() (all []definition, err error) {
+	for _, name := range slices.Sorted(maps.Keys(sf.Defs)) {
+		if name == "main" {
+			continue
+		}
+		object, ok := sf.Defs[name].Inner.(lexicon.SchemaObject)
+		if !ok {
+			return nil, errUnsupported("a definition that is no object", name)
+		}
+		all = append(all, definition{object, name, text(object.Description), sf.ID + "#" + name})
+	}
+	return all, nil
+}
+
+// requiredFirst returns the names of properties, the required ones first.
+func requiredFirst(props map[string]lexicon.SchemaDef, required []string) []string {
+	must := slices.Clone(required)
+	slices.Sort(must)
+	optional := slices.DeleteFunc(slices.Sorted(maps.Keys(props)), func(name string) bool {
+		return slices.Contains(required, name)
+	})
+	return append(must, optional...)
 }

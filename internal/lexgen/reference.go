@@ -162,13 +162,8 @@ func (p *page) fields(title string, props map[string]lexicon.SchemaDef, required
 		p.p("None.\n")
 		return nil
 	}
-	names := slices.Sorted(maps.Keys(props))
-	slices.SortStableFunc(names, func(a, b string) int {
-		return slices.Index([]bool{true, false}, slices.Contains(required, a)) - slices.Index([]bool{true, false},
-			slices.Contains(required, b))
-	})
 	p.p("| field | | type | means |\n|---|---|---|---|")
-	for _, name := range names {
+	for _, name := range requiredFirst(props, required) {
 		typ, err := p.typeOf(name, props[name])
 		if err != nil {
 			return err
@@ -222,19 +217,16 @@ func (p *page) errors(m *method) error {
 
 // definitions writes the objects that the lexicon itself defines.
 func (p *page) definitions(sf *schema) error {
-	for _, def := range slices.Sorted(maps.Keys(sf.Defs)) {
-		if def == "main" {
-			continue
+	defs, err := sf.definitions()
+	if err != nil {
+		return err
+	}
+	for _, def := range defs {
+		title := "## " + def.name
+		if def.doc != "" {
+			title += "\n\n" + def.doc
 		}
-		object, ok := sf.Defs[def].Inner.(lexicon.SchemaObject)
-		if !ok {
-			return errUnsupported("a definition that is no object", def)
-		}
-		title := "## " + def
-		if doc := text(object.Description); doc != "" {
-			title += "\n\n" + doc
-		}
-		if err := p.fields(title, object.Properties, object.Required); err != nil {
+		if err := p.fields(title, def.Properties, def.Required); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -46,18 +47,11 @@ func fieldsOf(props map[string]lexicon.SchemaDef, required []string) ([]field, e
 			required: slices.Contains(required, name)}
 		switch s := props[name].Inner.(type) {
 		case lexicon.SchemaBoolean:
-			if s.Default != nil {
-				f.byDefault = strconv.FormatBool(*s.Default)
-			}
+			f.byDefault = literal(s.Default)
 		case lexicon.SchemaInteger:
-			if s.Default != nil {
-				f.byDefault = strconv.Itoa(*s.Default)
-			}
+			f.byDefault = literal(s.Default)
 		case lexicon.SchemaString:
-			f.values = append(slices.Clone(s.Enum), s.KnownValues...)
-			if s.Default != nil {
-				f.byDefault = strconv.Quote(*s.Default)
-			}
+			f.values, f.byDefault = slices.Concat(s.Enum, s.KnownValues), literal(s.Default)
 		}
 		out = append(out, f)
 	}
@@ -66,21 +60,16 @@ func fieldsOf(props map[string]lexicon.SchemaDef, required []string) ([]field, e
 
 // description returns what a lexicon says about a property.
 func description(def lexicon.SchemaDef) string {
-	switch s := def.Inner.(type) {
-	case lexicon.SchemaBoolean:
-		return text(s.Description)
-	case lexicon.SchemaInteger:
-		return text(s.Description)
-	case lexicon.SchemaString:
-		return text(s.Description)
-	case lexicon.SchemaBytes:
-		return text(s.Description)
-	case lexicon.SchemaArray:
-		return text(s.Description)
-	case lexicon.SchemaRef:
-		return text(s.Description)
+	said, _ := reflect.ValueOf(def.Inner).FieldByName("Description").Interface().(*string)
+	return text(said)
+}
+
+// literal returns the Go literal of a value, or "" for nil.
+func literal[T any](v *T) string {
+	if v == nil {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("%#v", *v)
 }
 
 func text(s *string) string {

@@ -2,11 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/bluesky-social/indigo/atproto/lexicon"
@@ -105,15 +105,12 @@ func (g *swiftSource) lexicon(sf *schema, m *method) error {
 			return err
 		}
 	}
-	for _, def := range slices.Sorted(maps.Keys(sf.Defs)) {
-		if def == "main" {
-			continue
-		}
-		object, ok := sf.Defs[def].Inner.(lexicon.SchemaObject)
-		if !ok {
-			return errUnsupported("a definition that is no object", def)
-		}
-		if err := g.object(upperFirst(def), text(object.Description), object, g.sent[fullRef(g.nsid, "#"+def)]); err != nil {
+	defs, err := sf.definitions()
+	if err != nil {
+		return err
+	}
+	for _, def := range defs {
+		if err := g.object(upperFirst(def.name), def.doc, def.SchemaObject, g.sent[def.full]); err != nil {
 			return err
 		}
 	}
@@ -201,7 +198,7 @@ var swiftReserved = []string{"as", "case", "class", "default", "enum", "extensio
 // fields lists the properties, the required properties first, so that initialisers begin with them.
 func (g *swiftSource) fields(props map[string]lexicon.SchemaDef, required []string) ([]swiftField, error) {
 	var out []swiftField
-	for _, name := range slices.Sorted(maps.Keys(props)) {
+	for _, name := range requiredFirst(props, required) {
 		if slices.Contains(swiftReserved, name) {
 			return nil, errUnsupported("a property with a reserved name", name)
 		}
@@ -211,15 +208,6 @@ func (g *swiftSource) fields(props map[string]lexicon.SchemaDef, required []stri
 		}
 		out = append(out, f)
 	}
-	slices.SortStableFunc(out, func(a, b swiftField) int {
-		switch {
-		case a.required == b.required:
-			return 0
-		case a.required:
-			return -1
-		}
-		return 1
-	})
 	return out, nil
 }
 
@@ -285,14 +273,7 @@ func (f *swiftField) limit(label string, least, most *int) {
 	if least == nil && most == nil {
 		return
 	}
-	low, high := "0", "Int.max"
-	if least != nil {
-		low = strconv.Itoa(*least)
-	}
-	if most != nil {
-		high = strconv.Itoa(*most)
-	}
-	f.checks = append(f.checks, label+": "+low+"..."+high)
+	f.checks = append(f.checks, label+": "+cmp.Or(literal(least), "0")+"..."+cmp.Or(literal(most), "Int.max"))
 }
 
 // object writes a struct that JSONEncoder and JSONDecoder can use. They ignore unknown fields. If

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -44,7 +45,7 @@ func typeOf(name string, def lexicon.SchemaDef) (goType, error) {
 				appendf: "lexcodec.AppendBoolean(%[1]s, %[2]s)", appendCBOR: "lexcodec.AppendCBORBoolean(%[1]s, %[2]s)"},
 			constant(s.Const != nil, name)
 	case lexicon.SchemaInteger:
-		args := integerBound(s.Minimum, "-lexcodec.MaxInteger") + ", " + integerBound(s.Maximum, "lexcodec.MaxInteger")
+		args := cmp.Or(literal(s.Minimum), "-lexcodec.MaxInteger") + ", " + cmp.Or(literal(s.Maximum), "lexcodec.MaxInteger")
 		return goType{name: "int64", decode: "d.Integer(" + args + ")", param: "p.Integer(s, " + args + ")",
 				appendf: "lexcodec.AppendInteger(%[1]s, %[2]s)", appendCBOR: "lexcodec.AppendCBORInteger(%[1]s, %[2]s)"},
 			constant(s.Const != nil || s.Enum != nil, name)
@@ -140,21 +141,7 @@ func (t goType) pointee(pointer string) string {
 }
 
 func limits(min, max *int) string {
-	lo, hi := "0", "lexcodec.NoLimit"
-	if min != nil {
-		lo = strconv.Itoa(*min)
-	}
-	if max != nil {
-		hi = strconv.Itoa(*max)
-	}
-	return lo + ", " + hi
-}
-
-func integerBound(n *int, none string) string {
-	if n == nil {
-		return none
-	}
-	return strconv.Itoa(*n)
+	return cmp.Or(literal(min), "0") + ", " + cmp.Or(literal(max), "lexcodec.NoLimit")
 }
 
 func quoteAll(values []string) string {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"mlsd/internal/await"
 )
 
 // asUser makes an owner run as another account. The account can access its home and a copy of this
@@ -82,7 +84,7 @@ func TestOrdinaryUser(t *testing.T) {
 	o = launchOwner(t, "", asNobody)
 	o.ready(t)
 	o.kill(t)
-	eventually(t, "the server went with its owner", func() bool { return none(t, dir) })
+	await.Until(t, "the server went with its owner", func() bool { return none(t, dir) })
 }
 
 func TestUserWithoutAccount(t *testing.T) {
@@ -150,7 +152,7 @@ func TestServerWithoutAccount(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f := newFinder(t, installedDirs()...)
+	f := newFinder(t, InstalledDirs()...)
 	f.account = a
 	b, err := f.find(t.Context(), 0)
 	if err != nil {

@@ -92,10 +92,10 @@ func (f *finder) downloaded() []string {
 	return newestFirst(f.downloads, "[0-9]*/bin")
 }
 
-// installedDirs returns the directories where this system can have PostgreSQL: first the
+// InstalledDirs returns the directories where this system can have PostgreSQL: first the
 // directories of PATH, then those of Debian, of the PostgreSQL project's RPMs and of Homebrew, the
 // newest version of each first.
-func installedDirs() []string {
+func InstalledDirs() []string {
 	var dirs []string
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		if filepath.IsAbs(dir) {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"mlsd/internal/await"
+
 	"github.com/jackc/pgx/v5"
 )
 
@@ -62,7 +64,7 @@ func TestBackendOutlivesPostmaster(t *testing.T) {
 			END $$`)
 		busy <- err
 	}()
-	eventually(t, "the backend is busy", func() bool {
+	await.Until(t, "the backend is busy", func() bool {
 		var locked bool
 		err := query(t.Context(), s, func(conn *pgx.Conn) error {
 			return conn.QueryRow(t.Context(), `SELECT NOT pg_try_advisory_lock(1)`).Scan(&locked)
@@ -101,7 +103,7 @@ func TestKilledOwnerLeavesNoServer(t *testing.T) {
 	o := launchOwner(t, dir, nil)
 	o.ready(t)
 	o.kill(t)
-	eventually(t, "the server went with its owner", func() bool { return none(t, dir) })
+	await.Until(t, "the server went with its owner", func() bool { return none(t, dir) })
 	if s := start(t, Config{DataDir: dir}); stored(t, s) != 1 {
 		t.Error("a committed row is lost")
 	}
@@ -130,7 +132,7 @@ func TestKilledDuringInitdb(t *testing.T) {
 	})
 	o := launchOwner(t, dir, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, helperEnv+"_BIN="+bin) })
 	var half []string
-	eventually(t, "initdb is at work", func() bool {
+	await.Until(t, "initdb is at work", func() bool {
 		var err error
 		half, err = filepath.Glob(filepath.Join(dir, initPrefix+"*", "half"))
 		if err != nil {

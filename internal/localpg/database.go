@@ -32,6 +32,12 @@ func Running(dataDir, database string) (string, error) {
 	return connString(file.socketDir, database), ignoreEnvironment()
 }
 
+// HasCluster reports whether dataDir has a cluster, running or not. It makes nothing.
+func HasCluster(dataDir string) (bool, error) {
+	major, err := (&cluster{dir: filepath.Join(dataDir, "postgres")}).major()
+	return major != 0, err
+}
+
 // ConnString returns the URL of a database of this server, for pgx. The connection is over the
 // socket, as superuser.
 func (s *Server) ConnString(database string) string {

@@ -48,7 +48,7 @@ func provide(ctx context.Context) error {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	f := &finder{
-		installed: installedDirs(), downloads: filepath.Join(dir, "pgbin"),
+		installed: InstalledDirs(), downloads: filepath.Join(dir, "pgbin"),
 		download: downloader(mavenCentral, pinned, log, nil), log: log, account: a,
 	}
 	b, err := f.find(ctx, 0)
@@ -206,21 +206,6 @@ func query(ctx context.Context, s *Server, do func(*pgx.Conn) error) error {
 		return fmt.Errorf("%w (close: %v)", err, conn.Close(ctx))
 	}
 	return conn.Close(ctx)
-}
-
-// eventually waits for a condition that nothing signals.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	timeout := time.After(deadline)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-timeout:
-			t.Fatalf("not after %v: %s", deadline, what)
-		}
-	}
 }
 
 // none reports whether no process of the cluster in the data directory runs. Elsewhere than on

@@ -176,7 +176,7 @@ func (c *cluster) prepare(ctx context.Context, cfg Config, dataDir string, major
 		download: cfg.download, log: c.log, step: c.step, account: c.account,
 	}
 	if f.installed == nil {
-		f.installed = installedDirs()
+		f.installed = InstalledDirs()
 	}
 	if f.download == nil {
 		f.download = downloader(mavenCentral, pinned, c.log, c.step)

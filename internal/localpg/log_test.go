@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"mlsd/internal/await"
+
 	"github.com/jackc/pgx/v5"
 )
 
@@ -60,7 +62,7 @@ func TestLogHoldsNoValues(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error to log")
 	}
-	eventually(t, "the error is logged", func() bool { return strings.Contains(out.String(), "duplicate key value") })
+	await.Until(t, "the error is logged", func() bool { return strings.Contains(out.String(), "duplicate key value") })
 	stop(t, s)
 	if strings.Contains(out.String(), "secret") {
 		t.Errorf("the log holds a value:\n%s", out.String())

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"mlsd/internal/await"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -39,7 +41,7 @@ func TestReusedPID(t *testing.T) {
 				_ = cmd.Wait()
 			})
 			if name == "zombie" {
-				eventually(t, "the child is a zombie", func() bool { return zombie(t, cmd) })
+				await.Until(t, "the child is a zombie", func() bool { return zombie(t, cmd) })
 			}
 			pidFile := filepath.Join(clusterDir, "postmaster.pid")
 			data, err := os.ReadFile(pidFile)

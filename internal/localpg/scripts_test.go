@@ -38,7 +38,7 @@ func installed(t *testing.T) binaries {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &finder{installed: installedDirs(), downloads: dir, download: noDownload, log: discard(), account: a}
+	f := &finder{installed: InstalledDirs(), downloads: dir, download: noDownload, log: discard(), account: a}
 	b, err := f.find(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)

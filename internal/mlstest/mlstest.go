@@ -9,12 +9,10 @@ import (
 	"crypto/ed25519"
 	"crypto/mlkem"
 	"crypto/rand"
-	"slices"
+	"encoding/binary"
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/crypto/cryptobyte"
 
 	"mlsd/mls"
 )
@@ -76,23 +74,12 @@ func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPac
 	for _, o := range options {
 		o(&s)
 	}
-	leaf := d.leaf(t, s)
 	var extensions []byte
 	if s.lastResort {
-		extensions = encode(func(b *cryptobyte.Builder) {
-			b.AddUint16(uint16(mls.ExtensionLastResort))
-			vector(b, nil)
-		})
+		extensions = encode(mls.ExtensionLastResort, opaque(nil))
 	}
-	body := encode(func(b *cryptobyte.Builder) {
-		b.AddUint16(uint16(mls.VersionMLS10))
-		b.AddUint16(uint16(d.Suite))
-		vector(b, s.initKey)
-		b.AddBytes(leaf)
-		vector(b, extensions)
-	})
-	body = append(body, encode(func(b *cryptobyte.Builder) { vector(b, d.sign("KeyPackageTBS", body)) })...)
-	framed := message(mls.WireFormatKeyPackage, body)
+	body := encode(mls.VersionMLS10, d.Suite, opaque(s.initKey), d.leaf(t, s), opaque(extensions))
+	framed := message(mls.WireFormatKeyPackage, body, opaque(d.sign("KeyPackageTBS", body)))
 	parsed, err := mls.ParseKeyPackage(framed)
 	if err != nil {
 		t.Fatalf("the KeyPackage that was built does not parse: %v", err)
@@ -103,26 +90,15 @@ func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPac
 // leaf returns a LeafNode for a KeyPackage.
 func (d *Device) leaf(t testing.TB, s spec) []byte {
 	t.Helper()
-	leaf := d.leafContent(t, s.identity, leafFromKeyPackage, func(b *cryptobyte.Builder) {
-		b.AddUint64(uint64(s.notBefore.Unix()))
-		b.AddUint64(uint64(s.notAfter.Unix()))
-	})
-	return append(leaf, opaque(d.sign("LeafNodeTBS", leaf))...)
+	leaf := d.leafContent(t, s.identity, leafFromKeyPackage, encode(s.notBefore.Unix(), s.notAfter.Unix()))
+	return encode(leaf, opaque(d.sign("LeafNodeTBS", leaf)))
 }
 
-// leafIn returns a LeafNode made for its place in a group.
-func (d *Device) leafIn(t testing.TB, source uint8, group []byte, index uint32) []byte {
+// leafIn returns a LeafNode made for its place in a group. bySource is what its source adds.
+func (d *Device) leafIn(t testing.TB, source uint8, bySource, group []byte, index uint32) []byte {
 	t.Helper()
-	leaf := d.leafContent(t, d.DID, source, func(b *cryptobyte.Builder) {
-		if source == leafFromCommit {
-			vector(b, nil) // parent_hash: every parent is blank
-		}
-	})
-	place := encode(func(b *cryptobyte.Builder) {
-		vector(b, group)
-		b.AddUint32(index)
-	})
-	return append(leaf, opaque(d.sign("LeafNodeTBS", slices.Concat(leaf, place)))...)
+	leaf := d.leafContent(t, d.DID, source, bySource)
+	return encode(leaf, opaque(d.sign("LeafNodeTBS", encode(leaf, opaque(group), index))))
 }
 
 // Values of leaf_node_source (RFC 9420 §7.2).
@@ -133,21 +109,14 @@ const (
 )
 
 // leafContent returns a LeafNode up to its signature.
-func (d *Device) leafContent(t testing.TB, identity string, source uint8, bySource func(*cryptobyte.Builder)) []byte {
+func (d *Device) leafContent(t testing.TB, identity string, source uint8, bySource []byte) []byte {
 	t.Helper()
-	return encode(func(b *cryptobyte.Builder) {
-		vector(b, hpkeKey(t, d.Suite))
-		vector(b, d.key.Public().(ed25519.PublicKey))
-		b.AddUint16(uint16(mls.CredentialTypeBasic))
-		vector(b, []byte(identity))
-		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(d.Suite)}, {},
-			{uint16(mls.ProposalSelfRemove)}, {uint16(mls.CredentialTypeBasic)}} {
-			vector(b, u16s(capability...))
-		}
-		b.AddUint8(source)
-		bySource(b)
-		vector(b, nil)
-	})
+	return encode(opaque(hpkeKey(t, d.Suite)), opaque(d.key.Public().(ed25519.PublicKey)),
+		mls.CredentialTypeBasic, opaque([]byte(identity)),
+		// Its capabilities: versions, suites, extensions, proposals, credentials.
+		opaque(encode(mls.VersionMLS10)), opaque(encode(d.Suite)), opaque(nil),
+		opaque(encode(mls.ProposalSelfRemove)), opaque(encode(mls.CredentialTypeBasic)),
+		source, bySource, opaque(nil))
 }
 
 // Again returns the same device with a new leaf, as after a group removed it and added it again.
@@ -157,15 +126,12 @@ func (d *Device) Again() *Device { return &Device{DID: d.DID, Suite: d.Suite, ke
 func (d *Device) Update(t testing.TB, group []byte, index uint32) {
 	t.Helper()
 	d.once.Do(func() {})
-	d.place = d.leafIn(t, leafFromUpdate, group, index)
+	d.place = d.leafIn(t, leafFromUpdate, nil, group, index)
 }
 
 // sign is SignWithLabel (RFC 9420 §5.1.2).
 func (d *Device) sign(label string, content []byte) []byte {
-	return ed25519.Sign(d.key, encode(func(b *cryptobyte.Builder) {
-		vector(b, []byte("MLS 1.0 "+label))
-		vector(b, content)
-	}))
+	return ed25519.Sign(d.key, encode(opaque([]byte("MLS 1.0 "+label)), opaque(content)))
 }
 
 // Message returns a PrivateMessage with application data. body is used as the ciphertext.
@@ -184,14 +150,8 @@ func Commit(group []byte, epoch int64, body string) []byte {
 }
 
 func private(group []byte, epoch int64, kind mls.ContentType, body string) []byte {
-	return message(mls.WireFormatPrivateMessage, encode(func(b *cryptobyte.Builder) {
-		vector(b, group)
-		b.AddUint64(uint64(epoch))
-		b.AddUint8(uint8(kind))
-		vector(b, nil)
-		vector(b, make([]byte, 28))
-		vector(b, []byte(body))
-	}))
+	return message(mls.WireFormatPrivateMessage,
+		opaque(group), epoch, kind, opaque(nil), opaque(make([]byte, 28)), opaque([]byte(body)))
 }
 
 // Welcome returns a Welcome for the KeyPackages.
@@ -208,21 +168,13 @@ func WelcomeIn(t testing.TB, suite mls.CipherSuite, refs ...mls.KeyPackageRef) [
 		output = make([]byte, 1120)
 	}
 	random := make([]byte, 64)
-	if _, err := rand.Read(random); err != nil {
-		t.Fatal(err)
+	_, _ = rand.Read(random) // it never fails
+	sealed := opaque(random)
+	var secrets []byte
+	for _, ref := range refs {
+		secrets = encode(secrets, opaque(ref), opaque(output), sealed)
 	}
-	secrets := encode(func(b *cryptobyte.Builder) {
-		for _, ref := range refs {
-			vector(b, ref)
-			vector(b, output)
-			vector(b, random)
-		}
-	})
-	return message(mls.WireFormatWelcome, encode(func(b *cryptobyte.Builder) {
-		b.AddUint16(uint16(suite))
-		vector(b, secrets)
-		vector(b, random)
-	}))
+	return message(mls.WireFormatWelcome, suite, opaque(secrets), sealed)
 }
 
 // GroupInfo returns a GroupInfo of the group at epoch, with its ratchet tree. The first member
@@ -246,32 +198,19 @@ func GroupInfoWith(t testing.TB, context, group []byte, epoch int64, members ...
 		})
 		nodes = append(append(nodes, 1, 1), m.place...)
 	}
-	tree := encode(func(b *cryptobyte.Builder) { vector(b, nodes) })
+	tree := opaque(nodes)
 	parsed, err := mls.ParseTree(members[0].Suite, tree)
 	if err != nil {
 		t.Fatalf("the tree that was built does not parse: %v", err)
 	}
-	info := encode(func(b *cryptobyte.Builder) {
-		b.AddUint16(uint16(mls.VersionMLS10))
-		b.AddUint16(uint16(members[0].Suite))
-		vector(b, group)
-		b.AddUint64(uint64(epoch))
-		vector(b, parsed.Hash())
-		vector(b, make([]byte, 32))
-		vector(b, context)
-		vector(b, encode(func(b *cryptobyte.Builder) {
-			b.AddUint16(uint16(mls.ExtensionRatchetTree))
-			vector(b, tree)
-		}))
-		vector(b, make([]byte, 32))
-		b.AddUint32(0)
-	})
-	return message(mls.WireFormatGroupInfo,
-		append(info, encode(func(b *cryptobyte.Builder) { vector(b, members[0].sign("GroupInfoTBS", info)) })...))
+	info := encode(mls.VersionMLS10, members[0].Suite, opaque(group), epoch, opaque(parsed.Hash()),
+		opaque(make([]byte, 32)), opaque(context), opaque(encode(mls.ExtensionRatchetTree, opaque(tree))),
+		opaque(make([]byte, 32)), uint32(0))
+	return message(mls.WireFormatGroupInfo, info, opaque(members[0].sign("GroupInfoTBS", info)))
 }
 
-func message(format mls.WireFormat, object []byte) []byte {
-	return slices.Concat(u16s(uint16(mls.VersionMLS10), uint16(format)), object)
+func message(format mls.WireFormat, object ...any) []byte {
+	return encode(mls.VersionMLS10, format, encode(object...))
 }
 
 // hpkeKey returns a new public key of the suite's KEM: X25519, with ML-KEM-768 before it in X-Wing.
@@ -291,34 +230,25 @@ func hpkeKey(t testing.TB, suite mls.CipherSuite) []byte {
 	return append(pq.EncapsulationKey().Bytes(), key.PublicKey().Bytes()...)
 }
 
-// opaque encodes opaque<V>.
+// opaque encodes opaque<V>: a minimal variable-size length and the bytes (RFC 9420 §2.1.2).
 func opaque(content []byte) []byte {
-	return encode(func(b *cryptobyte.Builder) { vector(b, content) })
-}
-
-func u16s(vs ...uint16) []byte {
-	return encode(func(b *cryptobyte.Builder) {
-		for _, v := range vs {
-			b.AddUint16(v)
-		}
-	})
-}
-
-func encode(f func(*cryptobyte.Builder)) []byte {
-	b := cryptobyte.NewBuilder(nil)
-	f(b)
-	return b.BytesOrPanic()
-}
-
-// vector writes opaque<V>: a minimal variable-size length and the bytes (RFC 9420 §2.1.2).
-func vector(b *cryptobyte.Builder, content []byte) {
 	switch n := len(content); {
 	case n < 1<<6:
-		b.AddUint8(uint8(n))
+		return encode(uint8(n), content)
 	case n < 1<<14:
-		b.AddUint16(uint16(n) | 1<<14)
+		return encode(uint16(n)|1<<14, content)
 	default:
-		b.AddUint32(uint32(n) | 2<<30)
+		return encode(uint32(n)|2<<30, content)
 	}
-	b.AddBytes(content)
+}
+
+// encode writes numbers in network byte order, and bytes as they are.
+func encode(parts ...any) (b []byte) {
+	for _, part := range parts {
+		var err error
+		if b, err = binary.Append(b, binary.BigEndian, part); err != nil {
+			panic(err) // a part without a fixed size
+		}
+	}
+	return b
 }

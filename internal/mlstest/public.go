@@ -6,8 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"golang.org/x/crypto/cryptobyte"
-
 	"mlsd/mls"
 )
 
@@ -15,23 +13,18 @@ import (
 // are zeros, because tags need secrets.
 
 // Remove returns a proposal to remove a leaf, without its ProposalOrRef tag.
-func Remove(leaf uint32) []byte {
-	return encode(func(b *cryptobyte.Builder) {
-		b.AddUint16(uint16(mls.ProposalRemove))
-		b.AddUint32(leaf)
-	})
-}
+func Remove(leaf uint32) []byte { return encode(mls.ProposalRemove, leaf) }
 
 // ByValue and ByReference return an entry of a commit's list of proposals.
-func ByValue(proposal []byte) []byte { return append([]byte{1}, proposal...) }
-func ByReference(ref []byte) []byte  { return append([]byte{2}, opaque(ref)...) }
+func ByValue(proposal []byte) []byte { return encode(uint8(1), proposal) }
+func ByReference(ref []byte) []byte  { return encode(uint8(2), opaque(ref)) }
 
 // PublicProposal returns a member's proposal in the group of a GroupInfo, and its ProposalRef.
 func (d *Device) PublicProposal(t testing.TB, groupInfo []byte, leaf uint32, proposal []byte) (message, ref []byte) {
 	t.Helper()
 	signed := d.signedAs(t, groupInfo, mls.SenderTypeMember, leaf, mls.ContentTypeProposal, proposal)
-	sum := sha256.Sum256(slices.Concat(opaque([]byte("MLS 1.0 Proposal Reference")),
-		opaque(slices.Concat(u16s(uint16(mls.WireFormatPublicMessage)), signed))))
+	sum := sha256.Sum256(encode(opaque([]byte("MLS 1.0 Proposal Reference")),
+		opaque(encode(mls.WireFormatPublicMessage, signed))))
 	return publicMessage(signed, 1), sum[:]
 }
 
@@ -42,9 +35,11 @@ func (d *Device) PublicCommit(t testing.TB, groupInfo []byte, leaf uint32, path 
 	t.Helper()
 	commit := opaque(slices.Concat(proposals...))
 	if path {
-		commit = slices.Concat(commit, []byte{1}, d.leafIn(t, leafFromCommit, parse(t, groupInfo).GroupID, leaf), []byte{0})
+		noParentHash := opaque(nil) // every parent is blank
+		own := d.leafIn(t, leafFromCommit, noParentHash, parse(t, groupInfo).GroupID, leaf)
+		commit = encode(commit, uint8(1), own, opaque(nil))
 	} else {
-		commit = append(commit, 0)
+		commit = encode(commit, uint8(0))
 	}
 	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeMember, leaf, mls.ContentTypeCommit, commit), 2)
 }
@@ -64,27 +59,21 @@ func (d *Device) signedAs(
 	if err != nil {
 		t.Fatal(err)
 	}
-	content := encode(func(b *cryptobyte.Builder) {
-		vector(b, info.GroupID)
-		b.AddUint64(info.Epoch)
-		b.AddUint8(uint8(sender))
-		if sender == mls.SenderTypeMember || sender == mls.SenderTypeExternal {
-			b.AddUint32(index)
-		}
-		vector(b, nil)
-		b.AddUint8(uint8(kind))
-		b.AddBytes(body)
-	})
-	tbs := slices.Concat(u16s(uint16(mls.VersionMLS10), uint16(mls.WireFormatPublicMessage)), content)
-	if sender == mls.SenderTypeMember || sender == mls.SenderTypeNewMemberCommit {
-		tbs = append(tbs, group.Context()...)
+	content := encode(opaque(info.GroupID), info.Epoch, sender)
+	if sender == mls.SenderTypeMember || sender == mls.SenderTypeExternal {
+		content = encode(content, index)
 	}
-	return slices.Concat(content, opaque(d.sign("FramedContentTBS", tbs)))
+	content = encode(content, opaque(nil), kind, body)
+	tbs := encode(mls.VersionMLS10, mls.WireFormatPublicMessage, content)
+	if sender == mls.SenderTypeMember || sender == mls.SenderTypeNewMemberCommit {
+		tbs = encode(tbs, group.Context())
+	}
+	return encode(content, opaque(d.sign("FramedContentTBS", tbs)))
 }
 
 // publicMessage returns a PublicMessage of the signed part and a number of tags.
 func publicMessage(signed []byte, tags int) []byte {
-	return message(mls.WireFormatPublicMessage, slices.Concat(signed, slices.Repeat(opaque(make([]byte, 32)), tags)))
+	return message(mls.WireFormatPublicMessage, signed, slices.Repeat(opaque(make([]byte, 32)), tags))
 }
 
 func parse(t testing.TB, groupInfo []byte) mls.GroupInfo {
@@ -97,34 +86,24 @@ func parse(t testing.TB, groupInfo []byte) mls.GroupInfo {
 }
 
 // SelfRemove returns a SelfRemove proposal (draft-ietf-mls-extensions).
-func SelfRemove() []byte { return u16s(uint16(mls.ProposalSelfRemove)) }
+func SelfRemove() []byte { return encode(mls.ProposalSelfRemove) }
 
 // Custom returns a proposal of a type that the RFC does not define.
-func Custom(content string) []byte { return append(u16s(0xf001), content...) }
+func Custom(content string) []byte { return encode(uint16(0xf001), []byte(content)) }
 
 // ReInit returns a proposal to replace the group by another one.
 func ReInit(group []byte) []byte {
-	return encode(func(b *cryptobyte.Builder) {
-		b.AddUint16(uint16(mls.ProposalReInit))
-		vector(b, group)
-		b.AddUint16(uint16(mls.VersionMLS10))
-		b.AddUint16(uint16(Suite))
-		vector(b, nil)
-	})
+	return encode(mls.ProposalReInit, opaque(group), mls.VersionMLS10, Suite, opaque(nil))
 }
 
 // ExternalSenders returns a GroupContext extension that lists the devices as external senders.
 func ExternalSenders(devices ...*Device) []byte {
-	return encode(func(b *cryptobyte.Builder) {
-		b.AddUint16(uint16(mls.ExtensionExternalSenders))
-		vector(b, opaque(encode(func(b *cryptobyte.Builder) {
-			for _, d := range devices {
-				vector(b, d.key.Public().(ed25519.PublicKey))
-				b.AddUint16(uint16(mls.CredentialTypeBasic))
-				vector(b, []byte(d.DID))
-			}
-		})))
-	})
+	var senders []byte
+	for _, d := range devices {
+		key := d.key.Public().(ed25519.PublicKey)
+		senders = encode(senders, opaque(key), mls.CredentialTypeBasic, opaque([]byte(d.DID)))
+	}
+	return encode(mls.ExtensionExternalSenders, opaque(opaque(senders)))
 }
 
 // ExternalProposal returns a proposal of the external sender that has the index in the group's
@@ -138,7 +117,7 @@ func (d *Device) ExternalProposal(t testing.TB, groupInfo []byte, index uint32, 
 func (d *Device) NewMemberProposal(t testing.TB, groupInfo []byte) []byte {
 	t.Helper()
 	keyPackage, _ := d.KeyPackage(t)
-	add := append(u16s(uint16(mls.ProposalAdd)), keyPackage[4:]...)
+	add := encode(mls.ProposalAdd, keyPackage[4:])
 	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberProposal, 0, mls.ContentTypeProposal, add), 0)
 }
 
@@ -147,19 +126,13 @@ func (d *Device) NewMemberProposal(t testing.TB, groupInfo []byte) []byte {
 func (d *Device) ExternalCommit(t testing.TB, groupInfo []byte, first *Device, proposals ...[]byte) []byte {
 	t.Helper()
 	info := parse(t, groupInfo)
-	init := encode(func(b *cryptobyte.Builder) {
-		b.AddUint16(uint16(mls.ProposalExternalInit))
-		vector(b, hpkeKey(t, Suite))
-	})
-	rootKey := hpkeKey(t, Suite)
-	sibling := sha256.Sum256(slices.Concat([]byte{1, 0, 0, 0, 0, 1}, first.place))
-	parentHash := sha256.Sum256(slices.Concat(opaque(rootKey), opaque(nil), opaque(sibling[:])))
-	leaf := d.leafContent(t, d.DID, leafFromCommit, func(b *cryptobyte.Builder) { vector(b, parentHash[:]) })
-	place := append(opaque(info.GroupID), 0, 0, 0, 1)
-	leaf = append(leaf, opaque(d.sign("LeafNodeTBS", slices.Concat(leaf, place)))...)
-	secrets := opaque(slices.Concat(opaque(hpkeKey(t, Suite)), opaque(make([]byte, 48))))
-	path := slices.Concat([]byte{1}, leaf, opaque(slices.Concat(opaque(rootKey), secrets)))
-	list := opaque(slices.Concat(ByValue(init), slices.Concat(proposals...)))
-	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberCommit, 0, mls.ContentTypeCommit,
-		slices.Concat(list, path)), 1)
+	init := encode(mls.ProposalExternalInit, opaque(hpkeKey(t, Suite)))
+	rootKey := opaque(hpkeKey(t, Suite))
+	sibling := sha256.Sum256(encode([]byte{1, 0, 0, 0, 0, 1}, first.place))
+	parentHash := sha256.Sum256(encode(rootKey, opaque(nil), opaque(sibling[:])))
+	leaf := d.leafIn(t, leafFromCommit, opaque(parentHash[:]), info.GroupID, 1)
+	secrets := opaque(encode(opaque(hpkeKey(t, Suite)), opaque(make([]byte, 48))))
+	list := opaque(encode(ByValue(init), slices.Concat(proposals...)))
+	commit := encode(list, uint8(1), leaf, opaque(encode(rootKey, secrets)))
+	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberCommit, 0, mls.ContentTypeCommit, commit), 1)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,21 +13,19 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 )
 
-// result is the result of one mutant.
-type result struct {
-	why  string // how the test fails; "" if it passes
-	took time.Duration
-	err  error
-}
+// trial looks for a mutant. overlay names the list of the changed files for the go command. why is
+// how the mutant was noticed; "" if it was not.
+type trial func(ctx context.Context, m mutant, overlay string) (why string, err error)
 
-// judge runs the test of each mutant and prints the verdicts in the order of chosen. The error
-// lists the mutants that survived.
-func judge(ctx context.Context, root string, chosen []mutant, out io.Writer) error {
+// judge tries each mutant, atOnce at a time, and prints the verdicts. The error lists the mutants
+// that survived.
+func judge(ctx context.Context, root string, chosen []mutant, atOnce int, try trial, out io.Writer) error {
 	s, err := readSource(root)
 	if err != nil {
 		return err
@@ -35,70 +34,98 @@ func judge(ctx context.Context, root string, chosen []mutant, out io.Writer) err
 	if err != nil {
 		return err
 	}
-	if err := testsExist(root, chosen); err != nil {
-		return err
-	}
-	b, err := newBuilder(ctx, root, chosen)
-	if err != nil {
-		return err
-	}
-	if err := b.control(ctx, chosen); err != nil {
-		return err
-	}
-	results := make([]chan result, len(chosen))
-	for i := range results {
-		results[i] = make(chan result, 1)
-	}
-	go func() {
-		var group errgroup.Group
-		group.SetLimit(2 * runtime.GOMAXPROCS(0)) // a failing test mostly waits for something that does not come
-		for i, m := range chosen {
-			group.Go(func() error {
-				begun := time.Now()
-				why, err := b.try(ctx, m, changed[i])
-				results[i] <- result{why, time.Since(begun), err}
-				return nil
-			})
-		}
-	}()
-	return report(ctx, chosen, results, out)
-}
-
-// report prints the results as they arrive, in the order of chosen.
-func report(ctx context.Context, chosen []mutant, results []chan result, out io.Writer) error {
+	var mu sync.Mutex // guards survivors, broken and out
 	var survivors []string
 	var broken []error
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
 	for i, m := range chosen {
-		r := <-results[i]
-		verdict := "caught"
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case r.err != nil:
-			verdict = "BROKEN"
-			broken = append(broken, fmt.Errorf("%s: %w", m.name, r.err))
-		case r.why == "":
-			verdict = "SURVIVED"
-			survivors = append(survivors, m.name)
-		}
-		_, err := fmt.Fprintf(out, "%-8s  %-29s  %-29s  %4.1fs  %s\n", verdict, m.name, m.test, r.took.Seconds(), r.why)
-		if err != nil {
+		group.Go(func() error {
+			begun := time.Now()
+			why, err := withOverlay(changed[i], func(overlay string) (string, error) { return try(ctx, m, overlay) })
+			mu.Lock()
+			defer mu.Unlock()
+			verdict := "caught"
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case err != nil:
+				verdict, broken = "BROKEN", append(broken, fmt.Errorf("%s: %w", m.name, err))
+			case why == "":
+				verdict, survivors = "SURVIVED", append(survivors, m.name)
+			}
+			took := time.Since(begun).Seconds()
+			_, err = fmt.Fprintf(out, "%-8s  %-29s  %-29s  %4.1fs  %s\n", verdict, m.name, m.test, took, why)
 			return err
-		}
+		})
 	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	slices.Sort(survivors)
 	if len(survivors) > 0 {
-		broken = append(broken, fmt.Errorf("%d of %d survived: %s",
-			len(survivors), len(chosen), strings.Join(survivors, ", ")))
+		broken = append(broken,
+			fmt.Errorf("%d of %d survived: %s", len(survivors), len(chosen), strings.Join(survivors, ", ")))
 	}
 	if len(broken) > 0 {
 		return errors.Join(broken...)
 	}
-	_, err := fmt.Fprintf(out, "%d of %d caught\n", len(chosen), len(chosen))
+	_, err = fmt.Fprintf(out, "%d of %d caught\n", len(chosen), len(chosen))
 	return err
 }
 
+// withOverlay writes the changed files elsewhere, with a list that tells go where they are.
+func withOverlay(changed map[string]string, try func(overlay string) (string, error)) (why string, err error) {
+	dir, err := os.MkdirTemp("", "mutant-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	copies := map[string]string{}
+	for name, text := range changed {
+		copies[name] = filepath.Join(dir, fmt.Sprintf("%d_%s", len(copies), filepath.Base(name)))
+		if err := os.WriteFile(copies[name], []byte(text), 0o600); err != nil {
+			return "", err
+		}
+	}
+	raw, err := json.Marshal(map[string]any{"Replace": copies})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(overlay, raw, 0o600); err != nil {
+		return "", err
+	}
+	return try(overlay)
+}
+
+// judgeTests runs the test of each mutant.
+func judgeTests(ctx context.Context, root string, chosen []mutant, out io.Writer) error {
+	if err := testsExist(root, chosen); err != nil {
+		return err
+	}
+	if err := control(ctx, root, chosen); err != nil {
+		return err
+	}
+	atOnce := 2 * runtime.GOMAXPROCS(0) // a failing test mostly waits for something that does not come
+	return judge(ctx, root, chosen, atOnce, func(ctx context.Context, m mutant, overlay string) (string, error) {
+		pkg, name := m.place()
+		out, err := goTest(ctx, root, pkg, name, "-overlay="+overlay, "-timeout=10m", "-failfast")
+		var exit *exec.ExitError
+		switch {
+		case err == nil:
+			return "", nil
+		case !errors.As(err, &exit) || ctx.Err() != nil:
+			return "", err
+		case !bytes.Contains(out, []byte("--- FAIL: "+name)): // it did not compile, or something else broke
+			return "", fmt.Errorf("the test was not judged: %w", err)
+		}
+		return complaint(out), nil
+	}, out)
+}
+
 // control runs the tests once on the unchanged source: a test that fails anyway catches nothing.
-func (b *builder) control(ctx context.Context, chosen []mutant) error {
+func control(ctx context.Context, root string, chosen []mutant) error {
 	tests := map[string][]string{}
 	for _, m := range chosen {
 		pkg, name := m.place()
@@ -107,12 +134,12 @@ func (b *builder) control(ctx context.Context, chosen []mutant) error {
 			tests[pkg] = append(tests[pkg], name)
 		}
 	}
-	var group errgroup.Group
+	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for pkg, names := range tests {
 		group.Go(func() error {
-			if out, err := b.test(ctx, pkg, strings.Join(names, "|"), nil, "-test.timeout=30m"); err != nil {
-				return fmt.Errorf("the tests of %s do not pass without a mutant: %w\n%s", pkg, err, out)
+			if _, err := goTest(ctx, root, pkg, strings.Join(names, "|"), "-timeout=30m"); err != nil {
+				return fmt.Errorf("the tests of %s do not pass without a mutant: %w", pkg, err)
 			}
 			return nil
 		})
@@ -120,41 +147,24 @@ func (b *builder) control(ctx context.Context, chosen []mutant) error {
 	return group.Wait()
 }
 
-// try returns how m's test fails, and "" if it passes. changed has the new text of the files that m
-// changes.
-func (b *builder) try(ctx context.Context, m mutant, changed map[string]string) (why string, err error) {
-	pkg, name := m.place()
-	out, err := b.test(ctx, pkg, name, changed, "-test.timeout=10m", "-test.failfast")
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return "", nil
-	case !errors.As(err, &exit) || ctx.Err() != nil:
-		return "", err
-	case !bytes.Contains(out, []byte("--- FAIL: "+name)): // it did not compile, or something else broke
-		return "", fmt.Errorf("the test was not judged: %w\n%s", err, out)
-	}
-	return complaint(out), nil
+// goTest runs the tests of a package whose names match the regular expression names.
+func goTest(ctx context.Context, root, pkg, names string, flags ...string) ([]byte, error) {
+	run := "-run=^(" + strings.ReplaceAll(names, "/", ")$/^(") + ")$"
+	args := append([]string{"test", "-count=1", "-vet=off", "-ldflags=-s -w", run}, flags...)
+	return command(ctx, root, "go", append(args, "./"+pkg)...)
 }
 
-// test builds the tests of a package from a changed source, and runs the tests whose names match
-// the regular expression names.
-func (b *builder) test(
-	ctx context.Context, pkg, names string, changed map[string]string, flags ...string,
-) (out []byte, err error) {
-	dir, err := os.MkdirTemp("", "mutant-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	binary, err := b.build(ctx, dir, pkg, changed)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, binary, append(flags, "-test.run=^("+strings.ReplaceAll(names, "/", ")$/^(")+")$")...)
-	cmd.Dir = filepath.Join(b.root, filepath.FromSlash(pkg))
+// command runs a command in dir and returns what it prints.
+func command(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute // for processes that a killed test has left
-	return cmd.CombinedOutput()
+	out, err := cmd.Output()
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		err = fmt.Errorf("%s: %w\n%s%s", filepath.Base(name), err, out, exit.Stderr)
+	}
+	return out, err
 }
 
 // complaint returns the first line in which a test says what is wrong.

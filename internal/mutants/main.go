@@ -26,11 +26,11 @@
 //
 // The text must occur exactly once in the declaration. It is a piece of Go, or of the SQL in a
 // string. It is compared word by word: spaces, line breaks and comments in the source are ignored,
-// and so is a comma before a closing bracket. An ellipsis (…) matches any words. Use the shortest
-// text that shows the bug, so that the rest may change freely. All edits of an entry are found in
-// the unchanged source, and may not overlap.
+// and so is a comma before a closing bracket. An ellipsis (…) matches any words. In the new text, an
+// ellipsis stands for the replaced text. Use the shortest text that shows the bug, so that the rest
+// may change freely. All edits of an entry are found in the unchanged source, and may not overlap.
 //
-// Imports are adapted: an import that the new text needs is added, and an unused import is blanked.
+// Imports are adapted, as goimports does it.
 //
 // The test must notice the bug every time. If two requests must meet, the test makes them meet:
 // with a failpoint, a lock, or pgtest.HoldInserts. A random test has a fixed seed.
@@ -47,7 +47,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -88,7 +87,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	root, err := moduleRoot()
+	root, err := moduleRoot(ctx)
 	if err != nil {
 		return err
 	}
@@ -109,7 +108,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	case *rack:
 		return judgeRack(ctx, root, chosen, *seed, out)
 	}
-	return judge(ctx, root, chosen, out)
+	return judgeTests(ctx, root, chosen, out)
 }
 
 // choose returns the mutants of a table with these names, or all mutants.
@@ -137,19 +136,7 @@ func (m mutant) place() (pkg, name string) {
 }
 
 // moduleRoot returns the directory of go.mod, at or above the current directory.
-func moduleRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir, nil
-		}
-		if parent := filepath.Dir(dir); parent != dir {
-			dir = parent
-			continue
-		}
-		return "", errors.New("no go.mod here or above")
-	}
+func moduleRoot(ctx context.Context) (string, error) {
+	mod, err := command(ctx, "", "go", "env", "GOMOD")
+	return filepath.Dir(string(mod)), err
 }

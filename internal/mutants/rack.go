@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,70 +22,40 @@ const (
 )
 
 // judgeRack puts each bug into a server, and has clientsim torture look for it. The bugs are tried
-// one after another, because each run needs the whole machine. seed is the first seed. The error
-// lists the bugs that were not found.
+// one after another, because each run needs the whole machine. seed is the first seed.
 func judgeRack(ctx context.Context, root string, chosen []mutant, seed uint64, out io.Writer) (err error) {
-	s, err := readSource(root)
-	if err != nil {
-		return err
-	}
-	changed, err := s.applyAll(chosen)
-	if err != nil {
-		return err
-	}
 	dir, err := os.MkdirTemp("", "mutants-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	clientsim := filepath.Join(dir, "clientsim")
-	if err := goBuild(ctx, root, clientsim, "./cmd/clientsim"); err != nil {
+	clientsim, server := filepath.Join(dir, "clientsim"), filepath.Join(dir, "server")
+	if _, err := command(ctx, root, "go", "build", "-o", clientsim, "./cmd/clientsim"); err != nil {
 		return err
 	}
-	var missed []string
-	for i, m := range chosen {
-		overlay, _, err := writeOverlay(dir, changed[i])
-		if err != nil {
-			return err
+	return judge(ctx, root, chosen, 1, func(ctx context.Context, _ mutant, overlay string) (why string, err error) {
+		if _, err := command(ctx, root, "go", "build", "-o", server, "-overlay="+overlay, "./cmd/mlsd"); err != nil {
+			return "", err
 		}
-		server := filepath.Join(dir, "server")
-		if err := goBuild(ctx, root, server, "./cmd/mlsd", "-overlay="+overlay); err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+		begun := time.Now()
+		for next := seed; why == "" && err == nil && time.Since(begun) < rackLimit-rackRun; next++ {
+			why, err = torture(ctx, clientsim, server, next)
 		}
-		begun, why, verdict := time.Now(), "", "FOUND"
-		for next := seed; why == "" && time.Since(begun) < rackLimit-rackRun; next++ {
-			if why, err = torture(ctx, clientsim, server, next); err != nil {
-				return fmt.Errorf("%s: %w", m.name, err)
-			}
-		}
-		if why == "" {
-			verdict, missed = "MISSED", append(missed, m.name)
-		}
-		_, err = fmt.Fprintf(out, "%-6s  %-58s  %4.0fs  %s\n", verdict, m.name, time.Since(begun).Seconds(), why)
-		if err != nil {
-			return err
-		}
-	}
-	if len(missed) > 0 {
-		return fmt.Errorf("clientsim torture does not find: %s", strings.Join(missed, ", "))
-	}
-	return nil
+		return why, err
+	}, out)
 }
 
 // torture makes one run against a server, and returns the first violation that it found, or "".
 func torture(ctx context.Context, clientsim, server string, seed uint64) (why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, rackLongest)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, clientsim, "torture", "--mlsd", server,
+	report, err := command(ctx, "", clientsim, "torture", "--mlsd", server,
 		"--for", rackRun.String(), "--seed", strconv.FormatUint(seed, 10))
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 30 * time.Second
-	raw, err := cmd.CombinedOutput()
 	if err == nil {
 		return "", nil
 	}
-	if why = violation(string(raw)); why == "" {
-		return "", fmt.Errorf("clientsim torture did not judge: %w\n%s", err, raw)
+	if why = violation(string(report)); why == "" {
+		return "", fmt.Errorf("clientsim torture did not judge: %w", err)
 	}
 	return why, nil
 }
@@ -101,14 +70,4 @@ func violation(report string) string {
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(list), "\n")
 	return fmt.Sprintf("lost %s: %.160s", counts, first)
-}
-
-// goBuild builds a program of the module.
-func goBuild(ctx context.Context, root, to, program string, flags ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", to}, flags...), program)...)
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return nil
 }

@@ -4,113 +4,114 @@ import (
 	"fmt"
 	"go/ast"
 	"go/parser"
-	"go/scanner"
 	"go/token"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 )
 
 // source is the text of the module without its tests. It is read once.
 type source struct {
-	root    string
-	files   map[string]*file         // by path below root, with slashes
-	decls   map[string][]declaration // by name: messages.Log.Send, migrations/000001_core.up.sql
-	imports map[string]string        // paths by package name, as the module's files import them
-}
-
-// file is a Go or an SQL file.
-type file struct {
-	path   string
-	text   string
-	syntax *ast.File // nil for SQL
-	words  []word
+	root  string
+	decls map[string][]declaration // by name: messages.Log.Send, migrations/000001_core.up.sql
 }
 
 // declaration is the part of a file that declares one name.
 type declaration struct {
-	name  string
-	file  *file
-	words []word
+	file       *file
+	begin, end int
 }
 
-// word is the unit of comparison: an identifier, a number, or one other character.
-type word struct {
-	text       string
-	begin, end int  // offsets in the file
-	sql        bool // the word is SQL
+// file is a Go or an SQL file.
+type file struct {
+	path string // below root, with slashes
+	text string
+	code string // text with spaces instead of comments
 }
+
+// leftOut matches the directories without source, and this package.
+var leftOut = regexp.MustCompile(`(^|/)([._][^/]*|testdata)$|^internal/mutants$`)
 
 // readSource reads the Go and SQL files below root. It leaves out tests and this package.
 func readSource(root string) (*source, error) {
-	s := &source{root: root, files: map[string]*file{}, decls: map[string][]declaration{}}
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
+	s := &source{root, map[string][]declaration{}}
+	module := os.DirFS(root)
+	return s, fs.WalkDir(module, ".", func(name string, d fs.DirEntry, err error) error {
+		base := path.Base(name)
+		switch {
+		case err != nil:
 			return err
-		}
-		rel, err := filepath.Rel(root, name)
-		if err != nil {
-			return err
-		}
-		rel = filepath.ToSlash(rel)
-		switch base := path.Base(rel); {
-		case d.IsDir() && rel != "." && (base[0] == '.' || base[0] == '_' || base == "testdata" || rel == "internal/mutants"):
-			return filepath.SkipDir
-		case d.IsDir() || strings.HasSuffix(base, "_test.go"):
+		case d.IsDir() && name != "." && leftOut.MatchString(name):
+			return fs.SkipDir
+		case d.IsDir(), strings.HasSuffix(base, "_test.go"), path.Ext(base) != ".go" && path.Ext(base) != ".sql":
 			return nil
-		case strings.HasSuffix(base, ".go"), strings.HasSuffix(base, ".sql"):
-			text, err := os.ReadFile(name)
-			if err != nil {
-				return err
-			}
-			return s.add(rel, string(text))
 		}
-		return nil
+		text, err := fs.ReadFile(module, name)
+		if err != nil {
+			return err
+		}
+		return s.add(name, string(text))
 	})
-	if err != nil {
-		return nil, err
-	}
-	s.imports = s.importPaths()
-	return s, nil
 }
+
+var sqlComment = regexp.MustCompile(`--[^\n]*`)
 
 // add puts a file and its declarations into s.
 func (s *source) add(name, text string) error {
 	f := &file{path: name, text: text}
-	s.files[name] = f
+	code := []byte(text)
+	blank := func(begin, end int) {
+		for i := begin; i < end; i++ {
+			code[i] = ' '
+		}
+	}
+	blankSQL := func(begin, end int) {
+		for _, at := range sqlComment.FindAllStringIndex(text[begin:end], -1) {
+			blank(begin+at[0], begin+at[1])
+		}
+	}
+	defer func() { f.code = string(code) }()
 	if path.Ext(name) == ".sql" {
-		f.words = split(text, 0, true)
-		s.decls[name] = []declaration{{name, f, f.words}}
+		blankSQL(0, len(text))
+		s.decls[name] = []declaration{{f, 0, len(text)}}
 		return nil
 	}
 	fset := token.NewFileSet()
-	var err error
-	if f.syntax, err = parser.ParseFile(fset, name, text, 0); err != nil {
+	syntax, err := parser.ParseFile(fset, name, text, parser.ParseComments)
+	if err != nil {
 		return err
 	}
-	f.words = wordsOf(text)
-	offset := func(p token.Pos) int { return fset.Position(p).Offset }
-	declare := func(n string, node ast.Node) {
-		n = path.Dir(name) + "." + n
-		s.decls[n] = append(s.decls[n], declaration{n, f, between(f.words, offset(node.Pos()), offset(node.End()))})
+	span := func(n ast.Node) (begin, end int) { return fset.Position(n.Pos()).Offset, fset.Position(n.End()).Offset }
+	for _, group := range syntax.Comments {
+		blank(span(group))
 	}
-	for _, d := range f.syntax.Decls {
-		switch d := d.(type) {
-		case *ast.FuncDecl:
+	declare := func(n string, node ast.Node) {
+		begin, end := span(node)
+		n = path.Dir(name) + "." + n
+		s.decls[n] = append(s.decls[n], declaration{f, begin, end})
+	}
+	ast.Inspect(syntax, func(n ast.Node) bool {
+		if text, is := n.(*ast.BasicLit); is && text.Value[0] == '`' {
+			begin, end := span(text)
+			blankSQL(begin, end-1)
+		}
+		return true
+	})
+	for _, d := range syntax.Decls {
+		if d, is := d.(*ast.FuncDecl); is {
 			declare(receiver(d)+d.Name.Name, d)
-		case *ast.GenDecl:
-			for _, spec := range d.Specs {
-				switch spec := spec.(type) {
-				case *ast.TypeSpec:
-					declare(spec.Name.Name, spec)
-				case *ast.ValueSpec:
-					for _, n := range spec.Names {
-						declare(n.Name, spec)
-					}
+			continue
+		}
+		for _, spec := range d.(*ast.GenDecl).Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				declare(spec.Name.Name, spec)
+			case *ast.ValueSpec:
+				for _, name := range spec.Names {
+					declare(name.Name, spec)
 				}
 			}
 		}
@@ -118,105 +119,24 @@ func (s *source) add(name, text string) error {
 	return nil
 }
 
-// receiver returns the name of a method's type and a dot, without the star of a pointer.
-func receiver(d *ast.FuncDecl) string {
-	if d.Recv == nil {
-		return ""
-	}
-	for t := d.Recv.List[0].Type; ; {
-		switch x := t.(type) {
-		case *ast.StarExpr:
-			t = x.X
-		case *ast.IndexExpr:
-			t = x.X
-		case *ast.IndexListExpr:
-			t = x.X
-		case *ast.Ident:
-			return x.Name + "."
-		default:
-			return ""
-		}
-	}
-}
-
-// wordsOf splits Go into words. It leaves out comments, also the comments of SQL in raw strings.
-func wordsOf(text string) []word {
-	fset := token.NewFileSet()
-	f := fset.AddFile("", -1, len(text))
-	var s scanner.Scanner
-	s.Init(f, []byte(text), nil, 0)
-	var words []word
-	for {
-		pos, tok, lit := s.Scan()
-		switch {
-		case tok == token.EOF:
-			return trimCommas(words)
-		case tok == token.SEMICOLON && lit != ";": // the end of a line
-			continue
-		case lit == "":
-			lit = tok.String()
-		}
-		words = append(words, split(lit, f.Offset(pos), strings.HasPrefix(lit, "`"))...)
-	}
-}
-
-// split splits text, which begins at offset, into words. If text is SQL, split leaves out the
-// comments.
-func split(text string, offset int, sql bool) []word {
-	var words []word
-	for i := 0; i < len(text); {
-		r, size := utf8.DecodeRuneInString(text[i:])
-		end := i + size
-		switch {
-		case unicode.IsSpace(r):
-			i = end
-			continue
-		case sql && strings.HasPrefix(text[i:], "--"):
-			line, _, _ := strings.Cut(text[i:], "\n")
-			i += len(line)
-			continue
-		case inWord(r):
-			end = len(text)
-			if n := strings.IndexFunc(text[i:], func(r rune) bool { return !inWord(r) }); n >= 0 {
-				end = i + n
+// receiver returns the name of a method's type and a dot, without a star or type parameters.
+func receiver(d *ast.FuncDecl) (name string) {
+	if d.Recv != nil {
+		ast.Inspect(d.Recv.List[0].Type, func(n ast.Node) bool {
+			if ident, is := n.(*ast.Ident); is && name == "" {
+				name = ident.Name + "."
 			}
-		}
-		words = append(words, word{text[i:end], offset + i, offset + end, sql})
-		i = end
+			return name == ""
+		})
 	}
-	return trimCommas(words)
-}
-
-// inWord reports whether r can be part of a word. $1 is one word.
-func inWord(r rune) bool { return r == '_' || r == '$' || unicode.IsLetter(r) || unicode.IsDigit(r) }
-
-// trimCommas drops a comma before a closing bracket, which gofmt requires at the end of a line.
-func trimCommas(words []word) []word {
-	kept := words[:0]
-	for i, w := range words {
-		if w.text == "," && i+1 < len(words) && strings.Contains(")]}", words[i+1].text) {
-			continue
-		}
-		kept = append(kept, w)
-	}
-	return kept
-}
-
-// between returns the words from one offset to another.
-func between(words []word, begin, end int) []word {
-	var found []word
-	for _, w := range words {
-		if w.begin >= begin && w.end <= end {
-			found = append(found, w)
-		}
-	}
-	return found
+	return name
 }
 
 // line returns the place of an offset in the file, and the text of its line.
 func (f *file) line(offset int) string {
-	n := 1 + strings.Count(f.text[:offset], "\n")
-	begin := 1 + strings.LastIndex(f.text[:offset], "\n")
-	text, _, _ := strings.Cut(f.text[begin:], "\n")
-	return fmt.Sprintf("%s:%d: %s", f.path, n, strings.TrimSpace(text))
+	n := strings.Count(f.text[:offset], "\n")
+	return fmt.Sprintf("%s:%d: %s", f.path, n+1, strings.TrimSpace(strings.Split(f.text, "\n")[n]))
 }
+
+// absolute returns the name of a file of the module for the go command.
+func (s *source) absolute(name string) string { return filepath.Join(s.root, filepath.FromSlash(name)) }

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"runtime"
 	"strings"
@@ -31,38 +32,6 @@ import (
 	"mlsd/internal/errs"
 	"mlsd/internal/tracing"
 )
-
-// limits bound what one session can cost. Times are in milliseconds, unless a comment says
-// otherwise.
-var limits = map[string]string{
-	"lock_timeout":                        "2000",  // how long a duplicate request waits for the first one
-	"statement_timeout":                   "15000", // none of our statements needs a tenth of this
-	"idle_in_transaction_session_timeout": "15000", // a stopped node must not hold locks
-	// A node that the network has cut off must not hold locks either, so the server ends its
-	// sessions half a minute later. These values are in seconds.
-	"tcp_keepalives_idle":     "15",
-	"tcp_keepalives_interval": "5",
-	"tcp_keepalives_count":    "3",
-	// The planner's cost estimates for our statements are wrong by a factor of thousands, because
-	// it does not know how many rows an array has. With jit, it would compile the statement that
-	// indexes events each time, for half a second of processor time.
-	"jit":              "off",
-	"timezone":         "UTC",
-	"application_name": "mlsd",
-}
-
-// lookups are the planner settings of the pools that requests use. A request is a handful of index
-// look-ups. For a young table, the planner has no statistics, or keeps a plan from when the table
-// was small. It then prefers scans, whose cost grows with the table. These settings allow only
-// index scans, and save planning time. Without them, each request of a storm of joins needs a third
-// more processor time in the database.
-var lookups = map[string]string{
-	"plan_cache_mode":   "force_generic_plan",
-	"enable_seqscan":    "off",
-	"enable_bitmapscan": "off",
-	"enable_hashjoin":   "off",
-	"enable_mergejoin":  "off",
-}
 
 // batchLockTimeout bounds how long a batch waits for a lock, because one locked row delays the
 // whole batch. Items that could not be written in this time move to another transaction.
@@ -111,7 +80,7 @@ func Traced(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = tracing.Statements{} 
 // OpenReserved returns a pool of 14 connections for batches that many requests share. So a batch
 // does not wait for a connection behind single requests. It waits for a lock for 250 ms at most.
 func OpenReserved(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, error) {
-	cfg, err := config(url, limits, lookups)
+	cfg, err := config(url, lookups)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +93,7 @@ func OpenReserved(ctx context.Context, url string, options ...Option) (*pgxpool.
 // for. It does not change the planner's settings, because such work reads many rows, and a scan can
 // be the right plan.
 func OpenMaintenance(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, error) {
-	cfg, err := config(url, limits)
+	cfg, err := config(url, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -135,10 +104,10 @@ func OpenMaintenance(ctx context.Context, url string, options ...Option) (*pgxpo
 	return open(ctx, cfg, options)
 }
 
-// Config returns how Open connects to the database at url. Settings in the URL override ours,
-// including pool_max_conns.
+// Config returns how Open connects to the database at url. The URL may change pool_max_conns, and the
+// settings of the session that are usual: see settings.go.
 func Config(url string) (*pgxpool.Config, error) {
-	cfg, err := config(url, limits, lookups)
+	cfg, err := config(url, lookups)
 	if err != nil {
 		return nil, err
 	}
@@ -148,41 +117,35 @@ func Config(url string) (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-// migrationLimits are the settings of a connection that changes the schema. A migration can read a
-// large table, so no statement has a time limit. The caller sets lock_timeout.
-var migrationLimits = map[string]string{
-	"statement_timeout":                   "0",
-	"idle_in_transaction_session_timeout": "60000",
-	"application_name":                    "mlsd migrate",
-}
-
 // ConnectToMigrate returns a connection that changes the schema of the database at url.
 func ConnectToMigrate(ctx context.Context, url string) (*pgx.Conn, error) {
-	cfg, err := config(url, migrationLimits, limits)
+	cfg, err := config(url, migrationLimits)
 	if err != nil {
 		return nil, err
 	}
 	return Connect(ctx, cfg.ConnConfig)
 }
 
-// config parses the URL and adds the session settings that are missing there.
-func config(url string, settings ...map[string]string) (*pgxpool.Config, error) {
+// ConnectFor returns a connection to the database at url for a command. Its own settings win over
+// those of the URL.
+func ConnectFor(ctx context.Context, url string, own map[string]string) (*pgx.Conn, error) {
+	cfg, err := config(url, nil)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(cfg.ConnConfig.RuntimeParams, own)
+	return Connect(ctx, cfg.ConnConfig)
+}
+
+// config parses the URL and adds the session's settings. own are those of the pool.
+func config(url string, own map[string]string) (*pgxpool.Config, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("parse the database URL: %w", err)
 	}
 	cfg.PingTimeout = pingTimeout
 	boundConnect(&cfg.ConnConfig.Config)
-	for _, group := range settings {
-		for name, value := range group {
-			if _, set := cfg.ConnConfig.RuntimeParams[name]; !set {
-				cfg.ConnConfig.RuntimeParams[name] = value
-			}
-		}
-	}
-	// Each statement relies on its own snapshot. Neither the URL nor the settings of a database or
-	// a role may change that.
-	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
+	apply(cfg.ConnConfig.RuntimeParams, own)
 	cfg.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
 		neverCancel(conn)
 		return SetLater(conn)

@@ -44,7 +44,7 @@ var errNotPrimary = errors.New("another host accepts writes")
 // NewPrimary returns the Primary of a URL. Run connects it.
 func NewPrimary(url string, log *slog.Logger) (*Primary, error) {
 	p := &Primary{log: log, conns: map[*followedConn]struct{}{}}
-	cfg, err := config(url, limits)
+	cfg, err := config(url, nil)
 	if err != nil {
 		return nil, err
 	}

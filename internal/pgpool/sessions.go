@@ -37,7 +37,7 @@ func Connect(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 
 // Reach connects to the database at url, and waits for an answer.
 func Reach(ctx context.Context, url string) (err error) {
-	cfg, err := config(url, limits)
+	cfg, err := config(url, nil)
 	if err != nil {
 		return err
 	}
@@ -54,15 +54,12 @@ func Reach(ctx context.Context, url string) (err error) {
 // connect and the time of the statement, because a host can hang between the two.
 func SetLater(cfg *pgx.ConnConfig) error {
 	boundConnect(&cfg.Config)
-	later := map[string]string{}
+	later := map[string]string{transactionTimeout: "0"}
 	for name, value := range cfg.RuntimeParams {
 		if !atStart[name] {
 			later[name] = value
 			delete(cfg.RuntimeParams, name)
 		}
-	}
-	if len(later) == 0 {
-		return nil
 	}
 	settings, err := json.Marshal(later)
 	if err != nil {
@@ -77,8 +74,10 @@ func SetLater(cfg *pgx.ConnConfig) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 		defer cancel()
-		_, err := conn.ExecParams(ctx, `SELECT count(set_config(key, value, false)) FROM json_each_text($1)`,
-			[][]byte{settings}, nil, nil, nil).Close()
+		_, err := conn.ExecParams(ctx, `
+			SELECT count(set_config(key, value, false)) FROM json_each_text($1)
+			WHERE key <> $2 OR current_setting(key, true) IS NOT NULL`,
+			[][]byte{settings, []byte(transactionTimeout)}, nil, nil, nil).Close()
 		return errs.Wrap(err, "set the session's settings")
 	}
 	return nil

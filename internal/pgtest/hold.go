@@ -1,7 +1,11 @@
 package pgtest
 
 import (
+	"context"
+	"fmt"
 	"testing"
+
+	"mlsd/internal/await"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -14,9 +18,7 @@ func HoldInserts(t testing.TB, db *pgxpool.Pool, table string) (waiting func() i
 	t.Helper()
 	const key = "4711"
 	held, err := db.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	name := pgx.Identifier{table}.Sanitize()
 	for _, sql := range []string{
 		`CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -24,25 +26,34 @@ func HoldInserts(t testing.TB, db *pgxpool.Pool, table string) (waiting func() i
 		`CREATE TRIGGER wait_for_test AFTER INSERT ON ` + name + ` FOR EACH STATEMENT EXECUTE FUNCTION wait_for_test()`,
 		`SELECT pg_advisory_lock(` + key + `)`,
 	} {
-		if _, err := held.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		_, err := held.Exec(t.Context(), sql)
+		must(t, err)
 	}
 	t.Cleanup(held.Release)
-	waiting = func() (n int) {
+	waiting = func() int {
 		t.Helper()
-		err := held.QueryRow(t.Context(), `
-			SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+		return LockWaits(t, held)
 	}
 	release = func() {
 		t.Helper()
-		if _, err := held.Exec(t.Context(), `SELECT pg_advisory_unlock(`+key+`)`); err != nil {
-			t.Fatal(err)
-		}
+		_, err := held.Exec(t.Context(), `SELECT pg_advisory_unlock(`+key+`)`)
+		must(t, err)
 	}
 	return waiting, release
+}
+
+// LockWaits returns how many sessions of the database wait for a lock.
+func LockWaits(t testing.TB, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (n int) {
+	t.Helper()
+	must(t, db.QueryRow(t.Context(), `
+		SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n))
+	return n
+}
+
+// AwaitLockWaits returns when n sessions of the database wait for locks.
+func AwaitLockWaits(t testing.TB, db *pgxpool.Pool, n int) {
+	t.Helper()
+	await.Until(t, fmt.Sprintf("%d sessions wait for locks", n), func() bool { return LockWaits(t, db) >= n })
 }

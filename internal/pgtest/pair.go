@@ -48,9 +48,7 @@ func NewPair(t testing.TB) *Pair {
 		p.dirs[i] = testdir.For(t)
 		t.Cleanup(func() { p.Stop(i) })
 	}
-	if err := p.create(ctx); err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, p.create(ctx))
 	return p
 }
 
@@ -96,12 +94,8 @@ func (p *Pair) start(ctx context.Context, i int) (err error) {
 
 // admitReplication lets the standby connect to the primary, and sets upstream.
 func (p *Pair) admitReplication(ctx context.Context) error {
-	file, err := os.OpenFile(filepath.Join(p.dirs[PrimaryServer], "postgres", "mlsd_hba.conf"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = file.WriteString("local replication all peer map=mlsd\n")
-	if err := errors.Join(err, file.Close()); err != nil {
+	hba := filepath.Join(p.dirs[PrimaryServer], "postgres", "mlsd_hba.conf")
+	if err := appendTo(hba, "local replication all peer map=mlsd\n"); err != nil {
 		return err
 	}
 	conn := Session(p.t, p.Primary)
@@ -123,9 +117,7 @@ func (p *Pair) RecordGeneration(db *pgx.Conn) {
 		SELECT (SELECT max(id) + 1 FROM generations), 0, system_identifier,
 			('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint, 'another database', clock_timestamp()
 		FROM pg_control_system()`)
-	if err != nil {
-		p.t.Fatalf("pgtest: %v", err)
-	}
+	must(p.t, err)
 }
 
 // giveToServer makes the account of the primary the owner of another server's files.
@@ -146,7 +138,7 @@ func (p *Pair) giveToServer(dir string) error {
 // Pool returns a pool on the primary, with the options of [Database].
 func (p *Pair) Pool(opts ...Option) *pgxpool.Pool {
 	p.t.Helper()
-	return connect(p.t, p.Primary, opts)
+	return Connect(p.t, p.Primary, opts...)
 }
 
 // PID is the process id of a running server.
@@ -171,16 +163,12 @@ func (p *Pair) Start(i int) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
-	if err := p.start(ctx, i); err != nil {
-		p.t.Fatalf("pgtest: %v", err)
-	}
+	must(p.t, p.start(ctx, i))
 }
 
 // BeStandby makes a stopped server a standby that gets no more WAL.
 func (p *Pair) BeStandby(i int) {
 	p.t.Helper()
 	path := filepath.Join(p.dirs[i], "postgres", "standby.signal")
-	if err := errors.Join(os.WriteFile(path, nil, 0o600), p.giveToServer(p.dirs[i])); err != nil {
-		p.t.Fatalf("pgtest: %v", err)
-	}
+	must(p.t, errors.Join(os.WriteFile(path, nil, 0o600), p.giveToServer(p.dirs[i])))
 }

@@ -42,17 +42,22 @@ func MaxConns(n int32) Option {
 	return func(cfg *pgxpool.Config) { cfg.MaxConns = n }
 }
 
+// Role sets the role of the pool's sessions.
+func Role(name string) Option {
+	return func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = name }
+}
+
 // Database returns a pool on a new, migrated database, with the session settings of mlsd. When the
 // test ends, the pool is closed and the database is dropped.
 func Database(t testing.TB, opts ...Option) *pgxpool.Pool {
 	t.Helper()
-	return connect(t, create(t, true), opts)
+	return Connect(t, create(t, true), opts...)
 }
 
 // Empty is Database without migrations.
 func Empty(t testing.TB, opts ...Option) *pgxpool.Pool {
 	t.Helper()
-	return connect(t, create(t, false), opts)
+	return Connect(t, create(t, false), opts...)
 }
 
 // URL returns the connection string of a new, migrated database, for tests that start a server.
@@ -75,9 +80,7 @@ func Session(t testing.TB, url string) *pgx.Conn {
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupLimit)
 		defer cancel()
@@ -88,21 +91,25 @@ func Session(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+}
+
 // create makes a database and returns its URL. The database is dropped when the test ends.
 func create(t testing.TB, migrated bool) string {
 	t.Helper()
 	s, err := shared()
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, err)
 	// This does not use t.Context(), because a test whose context is cancelled can still use a
 	// database, and must drop it.
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
 	name, err := s.create(ctx, migrated)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupLimit)
 		defer cancel()
@@ -113,22 +120,18 @@ func create(t testing.TB, migrated bool) string {
 	return s.pg.ConnString(name)
 }
 
-// connect opens a pool, which is closed when the test ends. The test fails if it did not release a
+// Connect opens a pool, which is closed when the test ends. The test fails if it did not release a
 // connection.
-func connect(t testing.TB, url string, opts []Option) *pgxpool.Pool {
+func Connect(t testing.TB, url string, opts ...Option) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgpool.Config(url)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, err)
 	cfg.MaxConns = defaultMaxConns
 	for _, o := range opts {
 		o(cfg)
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		closed := make(chan struct{})
 		go func() {

@@ -6,48 +6,39 @@ import (
 	"os"
 	"os/user"
 	"testing"
-	"time"
+
+	"mlsd/internal/await"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-// rolePatience is how long the server may take to read the file that says who may connect.
-const rolePatience = time.Minute
 
 // LetConnect lets this process connect to the private server as role. url is the URL of a database
 // with that role. admin is a superuser's pool.
 func LetConnect(t testing.TB, admin *pgxpool.Pool, role, url string) {
 	t.Helper()
 	var path string
-	if err := admin.QueryRow(t.Context(), `SELECT current_setting('ident_file')`).Scan(&path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.QueryRow(t.Context(), `SELECT current_setting('ident_file')`).Scan(&path))
 	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = fmt.Fprintf(file, "mlsd %s %s\n", me.Username, role)
-	if err := errors.Join(err, file.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := admin.Exec(t.Context(), `SELECT pg_reload_conf()`); err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(rolePatience); ; { // the server reads the file some time later
+	must(t, err)
+	must(t, appendTo(path, fmt.Sprintf("mlsd %s %s\n", me.Username, role)))
+	_, err = admin.Exec(t.Context(), `SELECT pg_reload_conf()`)
+	must(t, err)
+	await.Until(t, "the server has read the file", func() bool {
 		conn, err := pgx.Connect(t.Context(), url)
 		if err == nil {
-			if err := conn.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			return
+			must(t, conn.Close(t.Context()))
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
+		return err == nil
+	})
+}
+
+// appendTo adds a line to a file of a server.
+func appendTo(path, line string) error {
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
 	}
+	_, err = file.WriteString(line)
+	return errors.Join(err, file.Close())
 }

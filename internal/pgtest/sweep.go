@@ -17,8 +17,6 @@ func Sweep(t testing.TB, sweeps ...worker.Sweep) map[string]int64 {
 			ended[rows] += n
 		}
 	}, sweeps...)(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ended
 }

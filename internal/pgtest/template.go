@@ -34,9 +34,7 @@ func DataDir(t testing.TB) string {
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
 	dir := testdir.For(t)
-	if err := copyTemplate(ctx, serverTemplate, dir); err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	must(t, copyTemplate(ctx, serverTemplate, dir))
 	return dir
 }
 
@@ -79,18 +77,10 @@ var templateKey = sync.OnceValues(func() (string, error) {
 		fmt.Fprintln(sum, rand.Text())
 	}
 	fmt.Fprintln(sum, os.Getenv("PATH"), time.Now().UTC().Format(time.DateOnly))
-	places := []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin",
-		"/usr/local/opt/postgresql@*/bin",
-		"/home/linuxbrew/.linuxbrew/opt/postgresql@*/bin"}
-	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), places...) {
-		programs, err := filepath.Glob(filepath.Join(dir, "postgres"))
-		if err != nil {
-			continue // a directory with another name has no programs
-		}
-		for _, path := range programs {
-			if info, err := os.Stat(path); err == nil {
-				fmt.Fprintln(sum, path, info.Size(), info.ModTime())
-			}
+	for _, dir := range localpg.InstalledDirs() {
+		path := filepath.Join(dir, "postgres")
+		if info, err := os.Stat(path); err == nil {
+			fmt.Fprintln(sum, path, info.Size(), info.ModTime())
 		}
 	}
 	return hex.EncodeToString(sum.Sum(nil))[:16], nil

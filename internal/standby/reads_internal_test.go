@@ -3,6 +3,7 @@ package standby
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"mlsd/internal/pgtest"
 )
@@ -33,5 +34,15 @@ func TestPromotedIsNoStandby(t *testing.T) {
 	s := &session{standby: pgtest.Session(t, pgtest.Database(t).Config().ConnString())}
 	if lag, err := s.lacks(t.Context(), 0); !errors.Is(err, ErrNotStandby) {
 		t.Errorf("lacks %d bytes, %v", lag, err)
+	}
+}
+
+// G13: a question begins no sooner than pace after the question before, however quick that was.
+func TestQuestionsKeepTheirPace(t *testing.T) {
+	t.Parallel()
+	for _, took := range []time.Duration{0, 50 * time.Microsecond, pace / 2, pace, 20 * pace} {
+		if next := took + max(0, rest(took)); next < pace || next > max(took, pace) {
+			t.Errorf("after a question that took %s the next begins %s after it began", took, next)
+		}
 	}
 }

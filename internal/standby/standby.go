@@ -196,7 +196,7 @@ func (r *Reads) follow(ctx context.Context, s *session) error {
 		} else {
 			r.leave(ctx, behind, nil)
 		}
-		worker.Pause(ctx, min(time.Since(begun), pace))
+		worker.Pause(ctx, rest(time.Since(begun)))
 		if lag == 0 && !inTime {
 			continue // it has caught up just now
 		}
@@ -210,6 +210,9 @@ func (r *Reads) follow(ctx context.Context, s *session) error {
 	}
 	return ctx.Err()
 }
+
+// rest is how long no question is asked after a question that took so long.
+func rest(took time.Duration) time.Duration { return pace - took }
 
 // use lets the reads that were asked for use the standby.
 func (r *Reads) use(ctx context.Context, s *session) {

@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
+
+	"mlsd/internal/await"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -75,19 +76,10 @@ func TestRemoveAtExit(t *testing.T) {
 	if err := w.Close(); err != nil { // the end of this process does the same
 		t.Fatal(err)
 	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	timeout := time.After(time.Minute)
-	for {
-		if _, err := os.Stat(dir); os.IsNotExist(err) {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-timeout:
-			t.Fatal("the directory is still there")
-		}
-	}
+	await.Until(t, "the directory is gone", func() bool {
+		_, err := os.Stat(dir)
+		return os.IsNotExist(err)
+	})
 }
 
 // Of all that need a template at once, one makes it. A template of another key replaces it. If it

@@ -22,7 +22,7 @@ type checksPage struct {
 	Faults   []string // mistakes of clients
 }
 
-// checks shows the results of the checks of the whole database. If the query names a convo, it
+// checks shows the results of checks. If the query names a convo, it
 // checks that convo.
 func (c *Console) checks(ctx context.Context, r *Request) (any, error) {
 	p := checksPage{Progress: c.Checks.State(), Results: c.Checks.Results(),
@@ -56,10 +56,20 @@ func lastCheck(results []invariants.Result) string {
 	return "the last one that has ended began at " + results[0].At.UTC().Format("15:04:05.000")
 }
 
-// beginCheck begins a check of the whole database, unless a check is running.
+// checking makes a check.
+type checking func(context.Context) (violations []string, err error)
+
+// sampled is how many convos the console checks for a sample.
+const sampled = 1000
+
+// beginCheck begins a check of the whole database, or of a sample, unless a check is running.
 func (c *Console) beginCheck(w http.ResponseWriter, r *http.Request) {
+	check := func(ctx context.Context) ([]string, error) { return c.Checks.Check(ctx, invariants.Cursor{}) }
+	if r.PostFormValue("what") == "sample" {
+		check = func(ctx context.Context) ([]string, error) { return c.Checks.Sample(ctx, sampled) }
+	}
 	select {
-	case c.begin <- struct{}{}:
+	case c.begin <- check:
 	default:
 	}
 	setHeaders(w.Header())
@@ -72,10 +82,10 @@ func (c *Console) runChecks(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.begin:
-		}
-		if _, err := c.Checks.Check(ctx); err != nil {
-			c.Log.ErrorContext(ctx, "the check failed", "error", err)
+		case check := <-c.begin:
+			if _, err := check(ctx); err != nil {
+				c.Log.ErrorContext(ctx, "the check failed", "error", err)
+			}
 		}
 	}
 }

@@ -51,14 +51,14 @@ type Console struct {
 	history   *history
 	stored    *stored
 	viewers   viewers
-	begin     chan struct{} // receives when somebody wants a check
+	begin     chan checking // receives when somebody wants a check
 }
 
 // New returns a console.
 func New(c Config) (*Console, error) {
 	console := &Console{
 		Config: c, files: files(), history: newHistory(c.Node), stored: &stored{from: c.Stored, db: c.DB, log: c.Log},
-		viewers: viewers{all: map[chan []byte]bool{}}, begin: make(chan struct{}, 1),
+		viewers: viewers{all: map[chan []byte]bool{}}, begin: make(chan checking, 1),
 	}
 	if _, err := rand.Read(console.refKey[:]); err != nil {
 		return nil, err

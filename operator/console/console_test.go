@@ -255,12 +255,16 @@ func TestCheckOnThePage(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, operator.Tokens{})
 	b.run()
-	if a := b.do("/checks/begin", url.Values{}); a.status != http.StatusSeeOther {
-		t.Fatalf("%d %s", a.status, a.body)
+	for n, what := range []string{"all", "sample"} {
+		if a := b.do("/checks/begin", url.Values{"what": {what}}); a.status != http.StatusSeeOther {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		b.live(func(string) bool { return len(b.checks.Results()) == n+1 })
 	}
-	b.live(func(event string) bool { return len(b.checks.Results()) == 1 })
-	if !strings.Contains(b.get("/checks"), "All promises are kept.") {
-		t.Error("the result is not shown")
+	page := b.get("/checks")
+	if strings.Count(page, "All promises are kept.") != 2 || !strings.Contains(page, "<td>everything</td>") ||
+		!strings.Contains(page, "<td>a sample of 1000 convos</td>") {
+		t.Error("the results are not shown")
 	}
 	if a := b.do("/checks?convo=x", nil); a.status != http.StatusBadRequest ||
 		!strings.Contains(a.body, "This is not the id of a convo") {

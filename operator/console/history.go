@@ -21,19 +21,26 @@ type sample struct {
 	values []float64 // in the order of the charts and their lines
 }
 
+// totals has what failed, and all, of each aim at one time.
+type totals []struct{ failed, all float64 }
+
 // history is the last hour of this node. It is only in memory.
 type history struct {
 	from   prometheus.Gatherer
 	charts []chart
+	aims   []aim
 
 	mu      sync.Mutex // guards the fields below
 	samples []sample   // the oldest first
+	totals  []totals   // of the aims, at each step; the oldest first
 	// before and last are the readings of the last two steps. So the live values cover the last 10
 	// to 20 seconds.
 	before, last reading
 }
 
-func newHistory(from prometheus.Gatherer) *history { return &history{from: from, charts: charts()} }
+func newHistory(from prometheus.Gatherer) *history {
+	return &history{from: from, charts: charts(), aims: aims()}
+}
 
 // add takes a sample. It is called once per step.
 func (h *history) add(now time.Time) error {
@@ -48,7 +55,27 @@ func (h *history) add(now time.Time) error {
 		h.samples = h.samples[max(0, len(h.samples)-kept):]
 	}
 	h.before, h.last = h.last, r
+	next, n := make(totals, len(h.aims)), len(h.totals)
+	for i, a := range h.aims {
+		next[i].failed, next[i].all = a.failed(r), a.all(r)
+	}
+	h.totals = append(h.totals[max(0, n-kept):], next)
 	return nil
+}
+
+// reached returns what the aims' counters have counted in the last hour.
+func (h *history) reached() []reached {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make([]reached, len(h.aims))
+	for i, a := range h.aims {
+		all[i].aim = a
+		if n := len(h.totals); n > 0 {
+			first, last := h.totals[0][i], h.totals[n-1][i]
+			all[i].Failed, all[i].All = int64(last.failed-first.failed), int64(last.all-first.all)
+		}
+	}
+	return all
 }
 
 // live returns a sample of the last 10 to 20 seconds.

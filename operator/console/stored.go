@@ -92,6 +92,7 @@ var stocks = []stock{
 	{"Oldest event that waits", "mlsd_outbox_oldest_seconds", "", "", seconds, true, false},
 	{"Erasures that run", "mlsd_erasures_running", "", "", count, true, false},
 	{"Reservations that are stuck", "mlsd_reservations_stuck", "", "", count, true, true},
+	{"Messages that were sent twice", "mlsd_messages_repeated", "", "", count, false, true},
 	{"Rows that are overdue", "mlsd_overdue_rows", "", "", count, true, true},
 }
 
@@ -111,6 +112,7 @@ func facts(r reading) (all []fact) {
 // nowPage is what the page Now shows.
 type nowPage struct {
 	Drawings []drawing
+	Aims     []reached
 	Stored   storedFacts
 	Node     uuid.UUID // this node
 	Leads    bool      // this node leads the sequencer
@@ -125,6 +127,7 @@ func (c *Console) now(ctx context.Context, r *Request) (any, error) {
 	last := c.history.newest()
 	return nowPage{
 		Drawings: draw(c.history.charts, c.history.hour(), live),
+		Aims:     c.history.reached(),
 		Stored:   c.stored.read(ctx),
 		Node:     c.NodeID(),
 		Leads:    last.sum(leader, every) > 0,

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"mlsd/idem"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,8 +36,6 @@ const (
 	// overdueAfter is how long a row may be due before its worker counts as failing. A worker has many
 	// rounds in this time.
 	overdueAfter = 5 * time.Minute
-	// keepExpired is how long package idem keeps a record after its lifetime.
-	keepExpired = 24 * time.Hour
 )
 
 // Collector is a prometheus.Collector of what is in the database.
@@ -200,7 +200,7 @@ func metrics() []metric {
 			UNION ALL SELECT 'used_tokens', count(*) FROM (SELECT FROM used_tokens
 				WHERE expires_at <= now() - $1::interval LIMIT $3) due
 			UNION ALL SELECT 'tickets', count(*) FROM (SELECT FROM subscription_tickets
-				WHERE expires_at <= now() - $1::interval LIMIT $3) due`, args: []any{overdueAfter, keepExpired, countLimit}},
+				WHERE expires_at <= now() - $1::interval LIMIT $3) due`, args: []any{overdueAfter, idem.KeepExpired, countLimit}},
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mlsd/internal/await"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
@@ -180,24 +181,12 @@ func TestRepeatedMessages(t *testing.T) {
 func TestUnderRowSecurity(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	open := func(role string) *pgxpool.Pool {
-		cfg, err := pgpool.Config(url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.ConnConfig.RuntimeParams["role"] = role
-		db, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(db.Close)
-		return db
-	}
-	execute(t, open("none"), `
+	execute(t, pgtest.Connect(t, url), `
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
 			expires_at)
 		SELECT 'did:plc:' || n, 'add', '', '', '', '{}', 'x', now(), now() FROM generate_series(1, 6) n`)
-	want(t, scrape(t, dbmetrics.New(open("mlsd_app"), slog.New(slog.DiscardHandler), 0, time.Now)), map[string]float64{
+	db := pgtest.Connect(t, url, pgtest.Role("mlsd_app"))
+	want(t, scrape(t, dbmetrics.New(db, slog.New(slog.DiscardHandler), 0, time.Now)), map[string]float64{
 		"mlsd_database_up": 1, "mlsd_records add": 6, "mlsd_records_expired": 6,
 	})
 }
@@ -274,9 +263,5 @@ func TestArchiveFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	execute(t, db, `SELECT pg_switch_wal()`)
-	for end := time.Now().Add(time.Minute); scrape(t, c)["mlsd_wal_archive_failing"] != 1; {
-		if time.Now().After(end) {
-			t.Fatal("the failure is not reported")
-		}
-	}
+	await.Until(t, "the failure is reported", func() bool { return scrape(t, c)["mlsd_wal_archive_failing"] == 1 })
 }

@@ -20,10 +20,6 @@ import (
 	"mlsd/mls"
 )
 
-// Limit is the longest time of a check, even if its context allows more. Most of the time is needed
-// to read every message once.
-const Limit = 10 * time.Minute
-
 // erasedPrefix is the prefix of the names of erased members. Their leaves stay in the group until a
 // member removes them.
 const erasedPrefix = "did:erased:"
@@ -31,71 +27,136 @@ const erasedPrefix = "did:erased:"
 // maxListed is how many violations of one promise get a text. Further violations are only counted.
 const maxListed = 100
 
-// Check verifies every convo and every KeyPackage, and returns the violations as texts. For each
-// promise it returns the first hundred violations, and the number of further violations. The cost
-// is linear in the size of the stored data.
+// Check verifies everything, and returns the violations as texts. For each promise it returns the
+// first hundred violations, and the number of further violations. The cost is linear in the size of
+// the stored data.
 func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err error) {
-	return checkAll(ctx, db, func(string) {})
-}
-
-// steps is how often checkAll calls begins.
-var steps = len(globalChecks) + 1 + len(convoChecks) + 2
-
-// checkAll is Check with a callback: it calls begins with the name of each promise before it
-// verifies the promise.
-func checkAll(ctx context.Context, db *pgxpool.Pool, begins func(promise string)) (violations []string, err error) {
-	v := verification{begins: begins}
-	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
-		for _, c := range globalChecks {
-			err := v.verify(c.promise, func(found *findings) error {
-				var text string
-				return each(ctx, tx, c.sql, nil, []any{&text}, func() { found.add("%s: %s", c.promise, text) })
-			})
-			if err != nil {
-				return err
-			}
+	v := verification{sizes: usualSizes}
+	for at := (Cursor{}); !at.Done(); {
+		if at, err = v.page(ctx, db, at); err != nil {
+			return nil, err
 		}
-		err := v.verify(generationPromise, func(found *findings) error { return checkGeneration(ctx, tx, found) })
-		if err != nil {
-			return err
-		}
-		return v.convos(ctx, tx, nil)
-	})
-	return v.violations, err
-}
-
-// verification is a running check.
-type verification struct {
-	begins     func(promise string)
-	violations []string
-}
-
-// verify verifies a promise with check.
-func (v *verification) verify(promise string, check func(*findings) error) error {
-	v.begins(promise)
-	var found findings
-	if err := check(&found); err != nil {
-		return fmt.Errorf("%s: %w", promise, err)
 	}
-	v.violations = append(v.violations, found.list(promise)...)
-	return nil
+	return v.violations(), nil
 }
 
 // CheckConvo verifies one convo, and returns the violations as Check does.
 func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations []string, err error) {
-	v := verification{begins: func(string) {}}
-	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error { return v.convos(ctx, tx, &id) })
-	return v.violations, errs.Wrap(err, "convo %s", id)
+	v := verification{sizes: usualSizes}
+	err = v.logs(ctx, db, func(ctx context.Context, tx pgx.Tx) ([]piece, error) {
+		return pieces(ctx, tx, `SELECT id, 0, last_seq FROM convos WHERE id = $1`, id)
+	})
+	return v.violations(), errs.Wrap(err, "convo %s", id)
 }
+
+// CheckSample verifies n convos that it chooses at random, and the KeyPackages of people in them. Of
+// each log it verifies the newest entries, and it verifies at most MaxSample convos and people. So
+// its cost does not grow with the stored data. It returns the violations as Check does.
+func CheckSample(ctx context.Context, db *pgxpool.Pool, n int) (violations []string, err error) {
+	n = min(n, MaxSample)
+	v := verification{sizes: usualSizes}
+	var people []string
+	err = v.logs(ctx, db, func(ctx context.Context, tx pgx.Tx) ([]piece, error) {
+		all, err := pieces(ctx, tx, `
+			SELECT id, greatest(last_seq - $2, 0), last_seq FROM convos ORDER BY random() LIMIT $1`, n, v.sizes.entries)
+		if err != nil {
+			return nil, err
+		}
+		ids := make([]uuid.UUID, len(all))
+		for i, p := range all {
+			ids[i] = p.convo
+		}
+		people, err = column[string](ctx, tx, `
+			SELECT DISTINCT did FROM members WHERE convo_id = ANY($1) LIMIT $2`, ids, MaxSample)
+		return all, err
+	})
+	for some := range slices.Chunk(people, v.sizes.people) {
+		if err == nil {
+			err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error { return v.run(ctx, tx, peopleChecks, some) })
+		}
+	}
+	if err == nil {
+		err = read(ctx, db, v.facts)
+	}
+	return v.violations(), errs.Wrap(err, "sample of %d convos", n)
+}
+
+// verification is what a check has found so far.
+type verification struct {
+	sizes    pageSizes
+	promises []string             // in the order in which they were verified
+	found    map[string]*findings // by promise
+}
+
+// verify verifies a promise with check.
+func (v *verification) verify(promise string, check func(*findings) error) error {
+	if v.found[promise] == nil {
+		if v.found == nil {
+			v.found = map[string]*findings{}
+		}
+		v.promises, v.found[promise] = append(v.promises, promise), &findings{}
+	}
+	return errs.Wrap(check(v.found[promise]), "%s", promise)
+}
+
+// violations returns the violations of all promises.
+func (v *verification) violations() (all []string) {
+	for _, promise := range v.promises {
+		all = append(all, v.found[promise].list(promise)...)
+	}
+	return all
+}
+
+// run verifies promises that are not about single convos.
+func (v *verification) run(ctx context.Context, tx pgx.Tx, checks []check, args ...any) error {
+	for _, c := range checks {
+		err := v.verify(c.promise, func(found *findings) error {
+			var text string
+			return each(ctx, tx, c.sql, args, []any{&text}, func() { found.add("%s: %s", c.promise, text) })
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runConvos verifies promises about convos.
+func (v *verification) runConvos(ctx context.Context, tx pgx.Tx, checks []check, args ...any) error {
+	for _, c := range checks {
+		err := v.verify(c.promise, func(found *findings) error {
+			var convo uuid.UUID
+			var text string
+			return each(ctx, tx, c.sql, args, []any{&convo, &text},
+				func() { found.add("convo %s: %s: %s", convo, c.promise, text) })
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// facts verifies the promises for which little is read.
+func (v *verification) facts(ctx context.Context, tx pgx.Tx) error {
+	err := v.verify(generationPromise, func(found *findings) error { return checkGeneration(ctx, tx, found) })
+	if err != nil {
+		return err
+	}
+	return v.run(ctx, tx, factChecks)
+}
+
+// pageTimeout is the longest time of one page of a check.
+const pageTimeout = 10 * time.Minute
 
 // read runs look in a read-only transaction. Each statement has its own snapshot, because each
 // statement checks one promise. A single snapshot would keep deleted rows from being vacuumed, and
 // all rows of the outbox are deleted sooner or later.
 //
-// Unlike mlsd's other statements, checks read whole tables. So read enables plans for such reads,
-// and makes the planner plan for the given arguments.
+// Unlike mlsd's other statements, checks can read the larger part of a small table. So read enables
+// plans for such reads, and makes the planner plan for the given arguments.
 func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, Limit)
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
@@ -106,7 +167,7 @@ func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.
 			SET LOCAL enable_seqscan = on;
 			SET LOCAL enable_bitmapscan = on;
 			SET LOCAL enable_hashjoin = on;
-			SET LOCAL enable_mergejoin = on`, Limit.Milliseconds()))
+			SET LOCAL enable_mergejoin = on`, pageTimeout.Milliseconds()))
 			if err != nil {
 				return fmt.Errorf("prepare the check: %w", err)
 			}
@@ -152,28 +213,8 @@ func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
 		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text}, add)
 }
 
-// convos verifies one convo, or all convos if id is nil.
-func (v *verification) convos(ctx context.Context, tx pgx.Tx, id *uuid.UUID) error {
-	for _, c := range convoChecks {
-		err := v.verify(c.promise, func(found *findings) error {
-			var convo uuid.UUID
-			var text string
-			return each(ctx, tx, c.sql, []any{id}, []any{&convo, &text},
-				func() { found.add("convo %s: %s: %s", convo, c.promise, text) })
-		})
-		if err != nil {
-			return err
-		}
-	}
-	err := v.verify(logPromise, func(found *findings) error { return checkObjects(ctx, tx, id, found) })
-	if err != nil {
-		return err
-	}
-	return v.verify(groupsPromise, func(found *findings) error { return checkGroups(ctx, tx, id, found) })
-}
-
-// checkObjects compares the columns of the log with the headers of its MLS objects.
-func checkObjects(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings) error {
+// checkObjects compares the columns of spans of logs with the headers of their MLS objects.
+func checkObjects(ctx context.Context, tx pgx.Tx, spans []any, found *findings) error {
 	var convo uuid.UUID
 	var seq, epoch int64
 	var kind int16
@@ -181,26 +222,28 @@ func checkObjects(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings
 	row := []any{&convo, &seq, &kind, &epoch, &body, &groupID}
 	return each(ctx, tx, `
 		SELECT c.id, m.seq, m.kind, m.epoch, m.body, c.group_id
-		FROM convos c JOIN messages m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind <> 9`, []any{id}, row, func() {
-		if mls.ContentType(kind) == mls.ContentTypeCommit {
-			epoch-- // the row has the epoch that the commit creates, its header the epoch before
-		}
-		h, err := mls.ParseHeader(body)
-		switch {
-		case err != nil:
-			found.add("convo %s: log entry %d: %v", convo, seq, err)
-		case !bytes.Equal(h.GroupID, groupID):
-			found.add("convo %s: log entry %d is of another group", convo, seq)
-		case int16(h.ContentType) != kind || int64(h.Epoch) != epoch:
-			found.add("convo %s: log entry %d says %s of epoch %d", convo, seq, h.ContentType, h.Epoch)
-		}
-	})
+		FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS span (id, after, upto)
+		JOIN convos c ON c.id = span.id
+		JOIN messages m ON m.convo_id = c.id AND m.seq > span.after AND m.seq <= span.upto AND m.kind <> 9`, spans, row,
+		func() {
+			if mls.ContentType(kind) == mls.ContentTypeCommit {
+				epoch-- // the row has the epoch that the commit creates, its header the epoch before
+			}
+			h, err := mls.ParseHeader(body)
+			switch {
+			case err != nil:
+				found.add("convo %s: log entry %d: %v", convo, seq, err)
+			case !bytes.Equal(h.GroupID, groupID):
+				found.add("convo %s: log entry %d is of another group", convo, seq)
+			case int16(h.ContentType) != kind || int64(h.Epoch) != epoch:
+				found.add("convo %s: log entry %d says %s of epoch %d", convo, seq, h.ContentType, h.Epoch)
+			}
+		})
 }
 
 // checkGroups compares the stored public state of a convo's group with the convo, its roster and
 // the GroupInfo that clients get.
-func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings) error {
+func checkGroups(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found *findings) error {
 	var convo uuid.UUID
 	var groupID, state, groupInfo pgtype.DriverBytes
 	var epoch int64
@@ -209,7 +252,7 @@ func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings)
 	return each(ctx, tx, `
 		SELECT c.id, c.group_id, c.epoch, g.state, g.group_info, (SELECT array_agg(did ORDER BY did) FROM members WHERE
 			convo_id = c.id)
-		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE ($1::uuid IS NULL OR c.id = $1)`, []any{id}, row,
+		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE c.id = ANY($1::uuid[])`, []any{ids}, row,
 		func() {
 			group, err := mls.ParseGroup(state)
 			if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"mlsd/convos"
 	"mlsd/idem"
+	"mlsd/idem/idemtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
@@ -32,15 +33,7 @@ const (
 	carol syntax.DID = "did:plc:carol"
 )
 
-type uncounted struct{}
-
-func (uncounted) First(string)         {}
-func (uncounted) Replayed(string)      {}
-func (uncounted) Conflicted(string)    {}
-func (uncounted) InProgress(string)    {}
-func (uncounted) Expired(string)       {}
-func (uncounted) TakenOver(string)     {}
-func (uncounted) HeartbeatLost(string) {}
+type uncounted = idemtest.Uncounted
 
 // validDatabase returns a database without violations, and the ids of its two convos. Both have the
 // same members, so that a check which confuses the rows of two convos fails. Some events of the
@@ -194,6 +187,8 @@ func TestSharedRows(t *testing.T) {
 			INSERT INTO convo_events (convo_id, last, day, places, seqs, sizes)
 			SELECT convo_ids[1], stream_seq, day, ARRAY[stream_seq], seqs, sizes FROM events WHERE seqs IS NOT NULL`, true},
 		{`UPDATE convo_events SET seqs = ARRAY[seqs[1] + 1]`, false},
+		{`UPDATE convo_events SET seqs = ARRAY[seqs[1] - 1]`, true},
+		{`INSERT INTO convo_events SELECT convo_id, last + 100, day, ARRAY[last + 100], seqs, sizes FROM convo_events`, false},
 	} {
 		tag, err := db.Exec(t.Context(), step.sql)
 		if err != nil {
@@ -226,6 +221,7 @@ func TestExpiredEvents(t *testing.T) {
 	for _, id := range ids {
 		wantAlone(t, db, id, violations)
 	}
+	wantEveryWay(t, db, violations)
 }
 
 // Finding S5: a record that was deleted after the shortest lifetime that an operator can set is no
@@ -320,13 +316,17 @@ func TestBrokenPromises(t *testing.T) {
 		{"a convo's record and its effect are one", `UPDATE convos SET idempotency_key = 'another'`, nil},
 		{"a complete attachment has all its parts", `
 			INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size, state, seq, kept_from, checked_parts)
-			SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:bob', 11, sha256('x'), 10, 'complete', 1, now(), 2`, nil},
+			SELECT gen_random_uuid(), id, 'did:plc:bob', 11, sha256('x'), 10, 'complete', 1, now(), 2 FROM convos`, nil},
 		{"every record has its answer", `UPDATE idempotency_keys SET response = ''`, nil},
 		{"a KeyPackage is used once", `UPDATE key_packages SET state = 'available'`, nil},
 		{"a KeyPackage is used once", `
+			WITH other AS (
+				INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
+				SELECT gen_random_uuid(), recipient_did, 'member', now(), 0 FROM welcomes RETURNING convo_id, did
+			)
 			INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
-			SELECT gen_random_uuid(), gen_random_uuid(), recipient_did, device_id, key_package_ref, epoch, now() FROM welcomes`,
-			nil},
+			SELECT other.convo_id, gen_random_uuid(), did, device_id, key_package_ref, epoch, now()
+			FROM welcomes JOIN other ON did = recipient_did`, nil},
 		{"an init_key is used once", `DELETE FROM key_package_init_keys`, nil},
 		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET claimed_by = NULL`, nil},
 		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET consumed_at = NULL`, nil},
@@ -444,6 +444,7 @@ func TestBrokenPromises(t *testing.T) {
 			for _, id := range ids {
 				wantAlone(t, db, id, violations)
 			}
+			wantEveryWay(t, db, violations)
 		})
 	}
 	if violations, err := invariants.Check(t.Context(), shared); err != nil || len(violations) > 0 {

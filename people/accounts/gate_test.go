@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgtest"
 	"mlsd/people/accounts"
 )
 
@@ -106,7 +107,7 @@ func TestGateMissesNoLateCommit(t *testing.T) {
 	f.check(f.store.Block(t.Context(), tx, alice, "olga", ""))
 	second := make(chan error, 1)
 	go func() { second <- f.store.Block(t.Context(), f.db, bob, "olga", "") }()
-	f.waits() // the second write for the first one
+	pgtest.AwaitLockWaits(f, f.db, 1) // the second write for the first one
 	n.update()
 	f.check(tx.Commit(t.Context()))
 	f.check(<-second)
@@ -114,23 +115,6 @@ func TestGateMissesNoLateCommit(t *testing.T) {
 	for _, did := range []syntax.DID{alice, bob} {
 		if err := n.check(did); !errors.Is(err, accounts.ErrBlocked) {
 			t.Errorf("%s: %v", did, err)
-		}
-	}
-}
-
-// waits returns once a session waits for a lock.
-func (f *fixture) waits() {
-	f.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		var waiting bool
-		f.check(f.db.QueryRow(f.Context(), `
-			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).
-			Scan(&waiting))
-		if waiting {
-			return
-		}
-		if time.Now().After(deadline) {
-			f.Fatal("no session waits for a lock")
 		}
 	}
 }

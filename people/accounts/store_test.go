@@ -198,11 +198,7 @@ func TestReturnBeatsErasure(t *testing.T) {
 				return err
 			})
 		}()
-		for waits := false; !waits; {
-			f.check(f.db.QueryRow(t.Context(), `
-				SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).
-				Scan(&waits))
-		}
+		pgtest.AwaitLockWaits(t, f.db, 1)
 		return err
 	})
 	f.check(<-due)

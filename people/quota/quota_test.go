@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/people/quota"
 )
@@ -381,17 +380,7 @@ func TestFailedFlush(t *testing.T) {
 // of callers do not see them.
 func TestUnderRowSecurity(t *testing.T) {
 	t.Parallel()
-	url := pgtest.URL(t)
-	cfg, err := pgpool.Config(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.ConnConfig.RuntimeParams["role"] = "mlsd_app"
-	db, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := pgtest.Database(t, pgtest.Role("mlsd_app"))
 	limits := messages(1)
 	n := newNode(t, db, limits)
 	n.take(alice)

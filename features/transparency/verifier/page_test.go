@@ -7,17 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"mlsd/features/transparency/verifier"
+	"mlsd/internal/moduletest"
 )
 
-const (
-	pageName = "../../../docs/TRANSPARENCY.md"
-	// Its table of cheating servers stands between these.
-	tableBegins = "## What it says\n\n<!-- generated -->\n"
-	tableEnds   = "<!-- end -->\n"
-)
+const pageName = "../../../docs/TRANSPARENCY.md"
 
 func page(t *testing.T) string {
 	t.Helper()
@@ -62,19 +56,5 @@ func TestPage(t *testing.T) {
 	for _, c := range cheats {
 		fmt.Fprintf(&want, "| %s | %s |\n", c.name, c.want)
 	}
-	before, rest, begins := strings.Cut(page(t), tableBegins)
-	got, after, ends := strings.Cut(rest, tableEnds)
-	if !begins || !ends {
-		t.Fatal("docs/TRANSPARENCY.md lacks the marks of its table")
-	}
-	if *update {
-		got = want.String()
-		if err := os.WriteFile(pageName, []byte(before+tableBegins+got+tableEnds+after), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(want.String(), got); diff != "" {
-		t.Errorf("the table of docs/TRANSPARENCY.md (-want +got):\n%s\nto write it: "+
-			"go test ./features/transparency/verifier -run TestPage -update", diff)
-	}
+	moduletest.Table(t, "docs/TRANSPARENCY.md", "What it says", want.String())
 }

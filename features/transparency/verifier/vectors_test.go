@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,9 +17,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"mlsd/features/transparency/verifier"
+	"mlsd/internal/moduletest"
 )
-
-var update = flag.Bool("update", false, "write testdata/vectors.json and the table of docs/TRANSPARENCY.md")
 
 // vectors is what verifiers in other languages are tested with. Hashes and salts are in hexadecimal,
 // times in milliseconds. The runs say what each verifier asks, in which order, and what it finds.
@@ -446,7 +444,7 @@ func TestVectors(t *testing.T) {
 	runsOf(t, &v)
 	made := v.encode(t)
 	const path = "testdata/vectors.json"
-	if *update {
+	if *moduletest.Update {
 		if err := os.WriteFile(path, made, 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -220,6 +220,24 @@ func (d *device) readOnce() error {
 	return d.Refresh(context.Background())
 }
 
+// newReader returns a server with ten entries of bob, and a device that has read them.
+func newReader(t *testing.T) (*server, *device) {
+	t.Helper()
+	s := newServer(t)
+	s.add(t, bob, 10)
+	d := newDevice(s, honest(s))
+	if err := d.read(); err != nil {
+		t.Fatalf("an honest server: %v", err)
+	}
+	return s, d
+}
+
+// beside returns a device of another member that reads from a fork, while d reads from its server.
+func (d *device) beside(fork *server) (*device, error) {
+	other := newDevice(fork, honest(fork))
+	return other, errors.Join(other.read(), d.read())
+}
+
 func honest(s *server) func() []verifier.Seen { return func() []verifier.Seen { return s.entries } }
 
 // changed shows the entries of a server after a change.
@@ -273,12 +291,7 @@ type cheat struct {
 // caught returns the device that was cheated, and what it has found.
 func (c cheat) caught(t *testing.T) (*device, error) {
 	t.Helper()
-	s := newServer(t)
-	s.add(t, bob, 10)
-	d := newDevice(s, honest(s))
-	if err := d.read(); err != nil {
-		t.Fatalf("an honest server: %v", err)
-	}
+	s, d := newReader(t)
 	return d, c.run(t, s, d)
 }
 
@@ -289,8 +302,8 @@ var cheats = []cheat{
 		fork := s.copied(t, 10)
 		s.add(t, alice, 2)
 		fork.add(t, bob, 3)
-		other := newDevice(fork, honest(fork))
-		if err := errors.Join(other.read(), d.read()); err != nil {
+		other, err := d.beside(fork)
+		if err != nil {
 			return err
 		}
 		return d.Head(context.Background(), other.Newest(), bob)
@@ -381,8 +394,8 @@ var cheats = []cheat{
 		fork.generation = 3
 		s.add(t, alice, 2)
 		fork.add(t, bob, 3)
-		other := newDevice(fork, honest(fork))
-		if err := errors.Join(other.read(), d.read()); err != nil {
+		other, err := d.beside(fork)
+		if err != nil {
 			return err
 		}
 		s.generation = 7
@@ -400,8 +413,8 @@ var cheats = []cheat{
 		}
 		s.add(t, alice, 2)
 		fork.add(t, bob, 2)
-		other := newDevice(fork, honest(fork))
-		if err := errors.Join(other.read(), d.read()); err != nil {
+		other, err := d.beside(fork)
+		if err != nil {
 			return err
 		}
 		return d.Head(context.Background(), other.Message(), bob)
@@ -639,12 +652,7 @@ func TestMadeUpHeadOfAMember(t *testing.T) {
 func madeUpHead(t *testing.T) *device {
 	t.Helper()
 	ctx := context.Background()
-	s := newServer(t)
-	s.add(t, bob, 10)
-	d := newDevice(s, honest(s))
-	if err := d.read(); err != nil {
-		t.Fatal(err)
-	}
+	s, d := newReader(t)
 	forger := otherKey(t)
 	forger.add(t, alice, 10)
 	var other *verifier.OtherKey
@@ -678,12 +686,7 @@ func TestSecondKeyIsLearned(t *testing.T) {
 
 func secondKey(t *testing.T) *device {
 	t.Helper()
-	s := newServer(t)
-	s.add(t, bob, 10)
-	d := newDevice(s, honest(s))
-	if err := d.read(); err != nil {
-		t.Fatal(err)
-	}
+	s, d := newReader(t)
 	next := otherKey(t)
 	for _, m := range s.entries {
 		next.append(t, m)
@@ -704,12 +707,7 @@ func TestErasedAccountReturns(t *testing.T) {
 
 func erasedReturns(t *testing.T) *device {
 	t.Helper()
-	s := newServer(t)
-	s.add(t, bob, 10)
-	d := newDevice(s, honest(s))
-	if err := d.read(); err != nil {
-		t.Fatal(err)
-	}
+	s, d := newReader(t)
 	const tombstone = "did:erased:1"
 	s.senders = map[string]verifier.Sender{
 		tombstone: {DID: tombstone, Tag: verifier.TagOf(salt(bob), bob)},

@@ -1,4 +1,4 @@
-package report
+package soak
 
 import (
 	"bufio"
@@ -9,24 +9,26 @@ import (
 	"io"
 	"math"
 	"time"
+
+	"mlsd/clientsim/load"
 )
 
-// Soak is a run of clientsim soak, as its file of samples tells it.
-type Soak struct {
-	SoakBegin
+// Record is a run of clientsim soak, as its file of samples tells it.
+type Record struct {
+	Begin
 	Samples []Sample
-	End     *SoakEnd // nil if the run was killed, or goes on
+	End     *End // nil if the run was killed, or goes on
 }
 
-// SoakLine is one line of a file of samples, JSON. The first line has Begin, and the last one End.
-type SoakLine struct {
-	Begin  *SoakBegin `json:"begin,omitempty"`
-	Sample *Sample    `json:"sample,omitempty"`
-	End    *SoakEnd   `json:"end,omitempty"`
+// Line is one line of a file of samples, JSON. The first line has Begin, and the last one End.
+type Line struct {
+	Begin  *Begin  `json:"begin,omitempty"`
+	Sample *Sample `json:"sample,omitempty"`
+	End    *End    `json:"end,omitempty"`
 }
 
-// SoakBegin says how a run is set up.
-type SoakBegin struct {
+// Begin says how a run is set up.
+type Begin struct {
 	Began time.Time     `json:"began"`
 	For   time.Duration `json:"for"`   // ns; how long the load is to go on
 	Every time.Duration `json:"every"` // ns between two samples
@@ -44,17 +46,17 @@ type Sample struct {
 	Values map[string]float64 `json:"values"`
 }
 
-// SoakEnd says how a run ended.
-type SoakEnd struct {
+// End says how a run ended.
+type End struct {
 	Ended  time.Time `json:"ended"`
 	Rounds int64     `json:"rounds"`
 	Broken []string  `json:"broken"` // promises
 	Notes  []string  `json:"notes"`
 }
 
-// ReadSoak reads a file of samples. The last line of a killed run may be cut off.
-func ReadSoak(r io.Reader) (*Soak, error) {
-	s := &Soak{}
+// Read reads a file of samples. The last line of a killed run may be cut off.
+func Read(r io.Reader) (*Record, error) {
+	s := &Record{}
 	begun := false
 	lines := bufio.NewReader(r)
 	for n := 1; ; n++ {
@@ -65,13 +67,13 @@ func ReadSoak(r io.Reader) (*Soak, error) {
 		if err != nil {
 			return nil, fmt.Errorf("samples: %w", err)
 		}
-		var line SoakLine
+		var line Line
 		if err := json.Unmarshal(text, &line); err != nil {
 			return nil, fmt.Errorf("samples: line %d: %w", n, err)
 		}
 		switch {
 		case line.Begin != nil:
-			s.SoakBegin, begun = *line.Begin, true
+			s.Begin, begun = *line.Begin, true
 		case line.Sample != nil:
 			s.Samples = append(s.Samples, *line.Sample)
 		case line.End != nil:
@@ -85,7 +87,7 @@ func ReadSoak(r io.Reader) (*Soak, error) {
 }
 
 // length returns how long the run took up to its last sample.
-func (s *Soak) length() time.Duration {
+func (s *Record) length() time.Duration {
 	if len(s.Samples) == 0 {
 		return 0
 	}
@@ -100,7 +102,7 @@ type point struct{ x, y float64 }
 type measure func(now, before *Sample) (value float64, ok bool)
 
 // points returns a measure of each sample, over seconds.
-func (s *Soak) points(of measure) (found []point) {
+func (s *Record) points(of measure) (found []point) {
 	for i := range s.Samples {
 		var before *Sample
 		if i > 0 {
@@ -154,11 +156,11 @@ func quotient(of, by measure) measure {
 }
 
 // WriteMarkdown writes the figures of the run.
-func (s *Soak) WriteMarkdown(w io.Writer) error {
+func (s *Record) WriteMarkdown(w io.Writer) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "%s, %s, %d messages a second, seed %d, %s, %s.\n\n", s.Began.UTC().Format(time.DateTime+" MST"),
 		s.length().Round(time.Second),
-		s.Rate, s.Seed, plural(s.Cores, "core"), s.Go)
+		s.Rate, s.Seed, load.Plural(s.Cores, "core"), s.Go)
 	fmt.Fprintf(&out, "**%s.**\n\n", s.verdict())
 	if s.End != nil {
 		for _, text := range s.End.Broken {
@@ -179,7 +181,7 @@ func (s *Soak) WriteMarkdown(w io.Writer) error {
 		fmt.Fprintf(&out, "| %s | %s | %s | %s | + %s | %s |\n", g.Name, g.Before, g.After, g.Allowed, g.Limit, g.Word())
 	}
 	if small > 0 {
-		fmt.Fprintf(&out, "| %s, each below 1 MiB | | | | | steady |\n", plural(small, "more table"))
+		fmt.Fprintf(&out, "| %s, each below 1 MiB | | | | | steady |\n", load.Plural(small, "more table"))
 	}
 	_, err := out.WriteTo(w)
 	return err

@@ -1,4 +1,4 @@
-package report
+package soak
 
 import (
 	"bytes"
@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// plausibleSoak makes a run that keeps everything steady, the same one every time.
-func plausibleSoak(length time.Duration) *Soak {
+// plausible makes a run that keeps everything steady, the same one every time.
+func plausible(length time.Duration) *Record {
 	random := rand.New(rand.NewPCG(5, 6))
 	about := func(v, share float64) float64 { return v * (1 + share*random.NormFloat64()) }
-	s := &Soak{
-		SoakBegin: SoakBegin{
+	s := &Record{
+		Begin: Begin{
 			Began: time.Date(2026, 9, 14, 9, 30, 0, 0, time.UTC), For: length, Every: 10 * time.Second, Rate: 20, Seed: 7,
 			Cores: 2, Go: "go1.26.0",
 		},
-		End: &SoakEnd{Ended: time.Date(2026, 9, 14, 17, 30, 0, 0, time.UTC), Rounds: 240, Notes: []string{"12 connections"}},
+		End: &End{Ended: time.Date(2026, 9, 14, 17, 30, 0, 0, time.UTC), Rounds: 240, Notes: []string{"12 connections"}},
 	}
 	for at := 10 * time.Second; at <= length; at += 10 * time.Second {
 		hours := at.Hours()
@@ -46,14 +46,14 @@ func plausibleSoak(length time.Duration) *Soak {
 }
 
 // file is a run's file of samples.
-func (s *Soak) file(t *testing.T) *bytes.Buffer {
+func (s *Record) file(t *testing.T) *bytes.Buffer {
 	t.Helper()
-	lines := []SoakLine{{Begin: &s.SoakBegin}}
+	lines := []Line{{Begin: &s.Begin}}
 	for i := range s.Samples {
-		lines = append(lines, SoakLine{Sample: &s.Samples[i]})
+		lines = append(lines, Line{Sample: &s.Samples[i]})
 	}
 	if s.End != nil {
-		lines = append(lines, SoakLine{End: s.End})
+		lines = append(lines, Line{End: s.End})
 	}
 	var out bytes.Buffer
 	for _, line := range lines {
@@ -64,32 +64,32 @@ func (s *Soak) file(t *testing.T) *bytes.Buffer {
 	return &out
 }
 
-func TestReadSoak(t *testing.T) {
+func TestRead(t *testing.T) {
 	t.Parallel()
-	made := plausibleSoak(time.Minute)
+	made := plausible(time.Minute)
 	whole := made.file(t).String()
-	s, err := ReadSoak(strings.NewReader(whole))
+	s, err := Read(strings.NewReader(whole))
 	if err != nil || len(s.Samples) != 6 || s.Seed != 7 || s.End == nil || s.End.Rounds != 240 ||
 		s.length() != time.Minute {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	// A killed run has no end, and half a line.
 	cut := whole[:strings.LastIndex(whole, `"at"`)]
-	if s, err := ReadSoak(strings.NewReader(cut)); err != nil || len(s.Samples) != 5 || s.End != nil {
+	if s, err := Read(strings.NewReader(cut)); err != nil || len(s.Samples) != 5 || s.End != nil {
 		t.Errorf("a run that was killed: %+v, %v", s, err)
 	}
 	for want, text := range map[string]string{
 		"no line says how the run began": "{\"sample\":{\"at\":1}}\n",
 		"line 2":                         "{\"begin\":{}}\nnonsense\n",
 	} {
-		if _, err := ReadSoak(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want an error with %q", text, err, want)
 		}
 	}
 }
 
 // markdown is the report of the run.
-func (s *Soak) markdown(t *testing.T) string {
+func (s *Record) markdown(t *testing.T) string {
 	t.Helper()
 	var out bytes.Buffer
 	if err := s.WriteMarkdown(&out); err != nil {
@@ -98,9 +98,9 @@ func (s *Soak) markdown(t *testing.T) string {
 	return out.String()
 }
 
-func TestSoakMarkdown(t *testing.T) {
+func TestMarkdown(t *testing.T) {
 	t.Parallel()
-	text := plausibleSoak(2 * time.Hour).markdown(t)
+	text := plausible(2 * time.Hour).markdown(t)
 	for _, want := range []string{
 		"0 of 19 measures grew; every promise kept", "2026-09-14 09:30:00 UTC, 2h0m0s, 20 messages a second, seed 7",
 		"12 connections",
@@ -113,9 +113,9 @@ func TestSoakMarkdown(t *testing.T) {
 }
 
 // A run that has just begun, or lacks most values, has a report too.
-func TestSoakOfLittle(t *testing.T) {
+func TestRecordOfLittle(t *testing.T) {
 	t.Parallel()
-	s := plausibleSoak(time.Minute)
+	s := plausible(time.Minute)
 	s.End, s.Samples = nil, s.Samples[:1]
 	if text := s.markdown(t); !strings.Contains(text, "the run has no end yet") || !strings.Contains(text, "too short") {
 		t.Errorf("the report does not say that the run has just begun:\n%s", text)
@@ -124,7 +124,7 @@ func TestSoakOfLittle(t *testing.T) {
 	s.markdown(t)
 }
 
-func TestSoakOfABrokenRun(t *testing.T) {
+func TestRecordOfABrokenRun(t *testing.T) {
 	t.Parallel()
 	s := leaky(map[string]func(time.Duration) float64{"goroutines/node1": func(at time.Duration) float64 {
 		return 60 +

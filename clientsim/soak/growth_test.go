@@ -1,4 +1,4 @@
-package report
+package soak
 
 import (
 	"math"
@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"mlsd/clientsim/load"
 )
 
 // series makes points every ten seconds.
@@ -69,7 +71,7 @@ func TestGrowth(t *testing.T) {
 			return map[bool]float64{true: 25}[at > 80*time.Minute]
 		}, true},
 	} {
-		r := rule{name: name, limit: test.limit, text: significant}
+		r := rule{name: name, limit: test.limit, text: load.Figure}
 		g := r.judge(seriesOver(test.length, test.of), test.length)
 		if g.Grew != test.grew || g.Short {
 			t.Errorf("%s: %+v, want grew %v", name, g, test.grew)
@@ -92,7 +94,7 @@ func TestGrowthOfShortRuns(t *testing.T) {
 		{tailLimit, 3 * time.Minute, true}, {tailLimit, 4 * time.Minute, false},
 		{limit{}, 2 * time.Minute, true}, // three samples in a quarter
 	} {
-		g := rule{limit: test.limit, text: significant}.judge(seriesOver(test.length, rises), test.length)
+		g := rule{limit: test.limit, text: load.Figure}.judge(seriesOver(test.length, rises), test.length)
 		if g.Short != test.short || g.Grew == test.short {
 			t.Errorf("%+v for %s: %+v, want short %v", test.limit, test.length, g, test.short)
 		}
@@ -103,7 +105,7 @@ func TestGrowthSaysWhatItCompares(t *testing.T) {
 	t.Parallel()
 	// A quarter is an hour. The second one has the value 2, the last one the value 4.
 	points := seriesOver(4*time.Hour, func(at time.Duration, _ *rand.Rand) float64 { return math.Ceil(at.Hours()) })
-	g := rule{name: "steps", limit: limit{share: 0.25, plus: 1}, text: significant}.judge(points, 4*time.Hour)
+	g := rule{name: "steps", limit: limit{share: 0.25, plus: 1}, text: load.Figure}.judge(points, 4*time.Hour)
 	if want := (Growth{Name: "steps", Before: "2", After: "4", Allowed: "3.50", Limit: "25 % + 1",
 		Grew: true}); g != want {
 		t.Errorf("%+v, want %+v", g, want)
@@ -111,8 +113,8 @@ func TestGrowthSaysWhatItCompares(t *testing.T) {
 }
 
 // leaky makes a run in which one thing may leak: a value of each sample as a function of time.
-func leaky(leaks map[string]func(at time.Duration) float64) *Soak {
-	s := plausibleSoak(2 * time.Hour)
+func leaky(leaks map[string]func(at time.Duration) float64) *Record {
+	s := plausible(2 * time.Hour)
 	for i := range s.Samples {
 		for name, of := range leaks {
 			s.Samples[i].Values[name] = of(time.Duration(s.Samples[i].At * float64(time.Second)))

@@ -1,10 +1,12 @@
-package report
+package soak
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"mlsd/clientsim/load"
 )
 
 // This file says which measures of a soak run may not grow, and judges them.
@@ -54,7 +56,7 @@ const minSamples = 5
 
 // judge judges points of a run of a length.
 func (r rule) judge(points []point, length time.Duration) Growth {
-	g := Growth{Name: r.name, Before: none, After: none, Allowed: none,
+	g := Growth{Name: r.name, Before: load.None, After: load.None, Allowed: load.None,
 		Limit: fmt.Sprintf("%g %% + %s", 100*r.limit.share, r.text(r.limit.plus))}
 	quarter := length / 4
 	in := func(from, to time.Duration) (values []float64) {
@@ -69,7 +71,7 @@ func (r rule) judge(points []point, length time.Duration) Growth {
 	if g.Short = quarter < r.limit.quarter || len(second) < minSamples || len(last) < minSamples; g.Short {
 		return g
 	}
-	before, after := median(second), median(last)
+	before, after := load.Median(second), load.Median(last)
 	allowed := r.limit.allowed(before)
 	g.Before, g.After, g.Allowed, g.Grew = r.text(before), r.text(after), r.text(allowed), after > allowed
 	g.Small = r.table && max(before, after) < mib
@@ -77,7 +79,7 @@ func (r rule) judge(points []point, length time.Duration) Growth {
 }
 
 // Growths judges every rule.
-func (s *Soak) Growths() (found []Growth) {
+func (s *Record) Growths() (found []Growth) {
 	for _, r := range s.rules() {
 		if points := s.points(r.of); len(points) > 0 {
 			found = append(found, r.judge(points, s.length()))
@@ -87,7 +89,7 @@ func (s *Soak) Growths() (found []Growth) {
 }
 
 // Kept reports whether nothing grew, and no promise was broken.
-func (s *Soak) Kept() bool {
+func (s *Record) Kept() bool {
 	return (s.End == nil || len(s.End.Broken) == 0) &&
 		!slices.ContainsFunc(s.Growths(), func(g Growth) bool { return g.Grew })
 }
@@ -119,6 +121,7 @@ var (
 // their rows. So the bytes of a row may not grow.
 var keptTables = map[string]string{
 	"events":         "until the end of their day",
+	"convo_events":   "until the end of their day",
 	"accounts":       "an erased account leaves a mark",
 	"erasures":       "the record of an erasure stays",
 	"deleted_convos": "a deleted convo leaves a mark",
@@ -128,39 +131,39 @@ var keptTables = map[string]string{
 }
 
 // rules returns the rules for what the run has measured.
-func (s *Soak) rules() []rule {
+func (s *Record) rules() []rule {
 	var all []rule
 	add := func(name string, of measure, l limit, text func(float64) string) {
 		all = append(all, rule{name: name, of: of, limit: l, text: text})
 	}
 	for _, node := range s.nodes() {
-		add("resident memory, "+node, value("resident/"+node), memoryLimit, sizeText)
-		add("heap after a collection, "+node, liveHeap(node), memoryLimit, sizeText)
-		add("goroutines, "+node, value("goroutines/"+node), handleLimit, significant)
-		add("open files, "+node, value("files/"+node), handleLimit, significant)
+		add("resident memory, "+node, value("resident/"+node), memoryLimit, load.Size)
+		add("heap after a collection, "+node, liveHeap(node), memoryLimit, load.Size)
+		add("goroutines, "+node, value("goroutines/"+node), handleLimit, load.Figure)
+		add("open files, "+node, value("files/"+node), handleLimit, load.Figure)
 	}
-	add("private memory of all database connections", value("backends"), memoryLimit, sizeText)
-	add("database connections", value("connections"), handleLimit, significant)
-	add("send, p50", value("send/p50"), latencyLimit, secondsText)
-	add("send, p99", value("send/p99"), tailLimit, secondsText)
-	add("event, p50", value("event/p50"), latencyLimit, secondsText)
-	add("event, p99", value("event/p99"), tailLimit, secondsText)
-	add("wait of the oldest event for its number", value("outbox-oldest"), backlogLimit, secondsText)
-	add("WAL a message", quotient(perSecond(value("wal")), perSecond(value("sent"))), workLimit, sizeText)
-	add("dead rows, all tables", total(s.names("dead/")...), deadLimit, significant)
+	add("private memory of all database connections", value("backends"), memoryLimit, load.Size)
+	add("database connections", value("connections"), handleLimit, load.Figure)
+	add("send, p50", value("send/p50"), latencyLimit, load.Seconds)
+	add("send, p99", value("send/p99"), tailLimit, load.Seconds)
+	add("event, p50", value("event/p50"), latencyLimit, load.Seconds)
+	add("event, p99", value("event/p99"), tailLimit, load.Seconds)
+	add("wait of the oldest event for its number", value("outbox-oldest"), backlogLimit, load.Seconds)
+	add("WAL a message", quotient(perSecond(value("wal")), perSecond(value("sent"))), workLimit, load.Size)
+	add("dead rows, all tables", total(s.names("dead/")...), deadLimit, load.Figure)
 	for _, table := range s.tables() {
 		if _, ok := keptTables[table]; ok {
-			add(table+", bytes a row", quotient(tableSize(table), manyRows(table)), rowLimit, sizeText)
+			add(table+", bytes a row", quotient(tableSize(table), manyRows(table)), rowLimit, load.Size)
 			continue
 		}
-		all = append(all, rule{name: table + ", with its indexes", of: tableSize(table), limit: tableLimit, text: sizeText,
+		all = append(all, rule{name: table + ", with its indexes", of: tableSize(table), limit: tableLimit, text: load.Size,
 			table: true})
 	}
 	return all
 }
 
 // tables returns the names of all tables, in order.
-func (s *Soak) tables() (found []string) {
+func (s *Record) tables() (found []string) {
 	for _, name := range s.names("table/") {
 		found = append(found, strings.TrimPrefix(name, "table/"))
 	}
@@ -192,7 +195,7 @@ func manyRows(table string) measure {
 }
 
 // names returns the names of the last sample's values with a prefix, in order.
-func (s *Soak) names(prefix string) (found []string) {
+func (s *Record) names(prefix string) (found []string) {
 	if len(s.Samples) == 0 {
 		return nil
 	}
@@ -206,19 +209,15 @@ func (s *Soak) names(prefix string) (found []string) {
 }
 
 // nodes returns the names of the servers.
-func (s *Soak) nodes() (found []string) {
+func (s *Record) nodes() (found []string) {
 	for _, name := range s.names("goroutines/node") {
 		found = append(found, strings.TrimPrefix(name, "goroutines/"))
 	}
 	return found
 }
 
-func sizeText(v float64) string { return bytesOf(uint64(max(v, 0))) }
-
-func secondsText(v float64) string { return latencyText(v * 1e6) }
-
 // verdict is the verdict in one line.
-func (s *Soak) verdict() string {
+func (s *Record) verdict() string {
 	grew, short := 0, 0
 	all := s.Growths()
 	for _, g := range all {
@@ -237,7 +236,7 @@ func (s *Soak) verdict() string {
 	case s.End == nil:
 		return text + "; the run has no end yet, so no promise is judged"
 	case len(s.End.Broken) > 0:
-		return text + fmt.Sprintf("; %s broken", plural(len(s.End.Broken), "promise"))
+		return text + fmt.Sprintf("; %s broken", load.Plural(len(s.End.Broken), "promise"))
 	}
 	return text + "; every promise kept"
 }

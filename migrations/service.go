@@ -1,0 +1,38 @@
+package migrations
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
+)
+
+// Service is the service that a database belongs to.
+type Service struct {
+	DID  syntax.DID // "" means that no node has said it yet
+	Used bool       // whether there is a convo or a KeyPackage, whose clients know the DID
+}
+
+// ReadService returns the service of a database, and none if the database has no schema. It locks
+// the answer for db, which is a transaction.
+func ReadService(ctx context.Context, db pgpool.Queryer) (s Service, err error) {
+	var exists bool
+	if err := db.QueryRow(ctx, `SELECT to_regclass('installation') IS NOT NULL`).Scan(&exists); err != nil || !exists {
+		return s, errs.Wrap(err, "read whose database this is")
+	}
+	err = db.QueryRow(ctx, `
+		SELECT coalesce(service, ''), EXISTS (SELECT FROM convos) OR EXISTS (SELECT FROM key_packages)
+		FROM installation FOR UPDATE`).Scan(&s.DID, &s.Used)
+	return s, errs.Wrap(err, "read whose database this is")
+}
+
+// SetService gives a database to a service.
+func SetService(ctx context.Context, db pgpool.Execer, did syntax.DID) error {
+	if _, err := db.Exec(ctx, `UPDATE installation SET service = nullif($1, '')`, did); err != nil {
+		return fmt.Errorf("record whose database this is: %w", err)
+	}
+	return nil
+}
