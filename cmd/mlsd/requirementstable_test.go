@@ -102,7 +102,7 @@ func requirements() []struct {
 			{"errors of the generation of keys", "decided: clients make keys, and the server's own are hashes, which cannot fail", "TestRequestHashes"},
 			{"usage by caller", "true", "TestInspectCallers TestManyCallers"},
 			{"whether lifetimes fit", "true", "TestEventsArePublished TestLifetimesAreSet"},
-			{"duplicates in production: 0 is measured, shown and alerted", "true", "TestRepeatedMessages TestFailuresAreShown deploy/ops/alerts_test.yml"},
+			{"duplicates in production: 0 is measured, shown and alerted", "true", "TestRepeatedMessages TestMessagesSentTwice deploy/ops/alerts_test.yml"},
 			{"alerts, evaluated", "true", "TestRules TestCasesNotice TestEveryAlertHasCases"},
 			{"clients: the key and the bytes are stored before the first attempt", "true", "TestJournalBeforeSending clients/swift/Tests/MLSDeliveryTests/OutboxTests.swift"},
 			{"`withIdempotencyKey()` of the clients", "true", "clients/typescript/test/api.test.ts clients/swift/Tests/MLSDeliveryTests/CodingTests.swift"},
@@ -129,7 +129,7 @@ func requirements() []struct {
 			{"Core Data and Keychain", "decided: a store is an interface, so that an app takes what it has", "clients/swift/Tests/MLSDeliveryTests/StorageTests.swift docs/clients/STORAGE.md"},
 			{"who has lost its Welcome is invited again, or comes back by itself", "true", "TestReplacedLeaf TestComesBackByItself TestConsumedSaysTheWayBack"},
 			{"old clients, which confirm nothing", "true", "TestSilenceOfOldClients docs/OLD-CLIENTS.md"},
-			{"0.1 % of failed fetches: an alert, and on the operator's console", "true", "TestRules TestFailureRates TestFailuresAreShown"},
+			{"0.1 % of failed fetches: an alert, and on the operator's console", "true", "TestRules TestAims TestAimsAreThoseOfTheAlerts"},
 		}},
 		{"Hardening", []requirement{
 			{"a commit and all that follows from it: one transaction", "true", "TestCommitIsOne TestGroupInfoLate TestCommitWithoutEvent"},
