@@ -73,7 +73,7 @@ func TestTTLPerOperation(t *testing.T) {
 // request comes before midnight and its retries come after it, by the database's clock.
 func TestSlidingMidnight(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, func(w *world) { w.ownClock = true })
 	clock := pgtest.NewClock(t, w.db)
 	for _, kind := range keyed {
 		t.Run(kind.name, func(t *testing.T) {

@@ -100,6 +100,7 @@ type world struct {
 	mode      accounts.Mode    // ""; the server has no gate
 	gate      *accounts.Gate
 	clock     func() time.Time    // of sessions; nil: the real one
+	ownClock  bool                // the database's clock can be set (pgtest.NewClock)
 	sessions  *sessions.Service   // of the node that was booted last
 	self      syntax.DID          // the service's DID
 	services  network.Services    // of the node that is booted next; nil: there are no other services
@@ -152,6 +153,9 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 		w.db = pgtest.Database(t, pgtest.MaxConns(16), func(cfg *pgxpool.Config) {
 			if w.locks != "" {
 				cfg.ConnConfig.RuntimeParams["lock_timeout"] = w.locks
+			}
+			if w.ownClock {
+				pgtest.OwnClock(cfg)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -233,7 +234,7 @@ func newPeople(w *watched) *people {
 // member, a lost race, and a key that is used twice.
 func (p *people) round() {
 	p.n++
-	hello := p.alice.message(p.convo, "hello")
+	hello := p.alice.message(p.convo, fmt.Sprint("hello ", p.n))
 	p.alice.procedure(mlsapi.NSIDSendMessage, hello).must().ok()
 	p.alice.procedure(mlsapi.NSIDSendMessage, hello).must().ok()
 	p.alice.query(mlsapi.NSIDGetMessages, "convoId", p.convo.id).must().ok()

@@ -147,6 +147,14 @@ var faults = []fault{
 		}
 		return nil
 	}},
+	{alerts: []string{"MlsdMessagesRepeated"}, cause: func(w *watched) func() {
+		alice, bob := w.user(), w.user()
+		c := alice.create(bob)
+		for range 2 { // each under a key of its own
+			alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "hello")).must().ok()
+		}
+		return nil
+	}},
 	{alerts: []string{"MlsdQuotasUsedUp"}, flags: []string{"--quota-messages", "3"}, cause: func(w *watched) func() {
 		alice, bob := w.user(), w.user()
 		c := alice.create(bob)

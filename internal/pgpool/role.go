@@ -38,7 +38,7 @@ func Check(ctx context.Context, conn *pgx.Conn, requests *pgxpool.Config) (doubt
 	if err != nil {
 		return nil, fmt.Errorf("ask what the role may: %w", err)
 	}
-	fault, doubts := a.judge(int(requests.MaxConns) + otherConns)
+	doubts, fault := a.judge(int(requests.MaxConns) + otherConns)
 	for _, s := range settings {
 		if s.rule != required && s.rule != advised {
 			continue
@@ -57,7 +57,7 @@ func Check(ctx context.Context, conn *pgx.Conn, requests *pgxpool.Config) (doubt
 }
 
 // judge judges the rights of a role that opens so many connections.
-func (a account) judge(conns int) (fault error, doubts []string) {
+func (a account) judge(conns int) (doubts []string, fault error) {
 	login, database := quote(a.Login), quote(a.Database)
 	limited := func(what string, limit int, mend string, args ...any) {
 		if limit >= 0 && limit < conns {
@@ -82,7 +82,7 @@ func (a account) judge(conns int) (fault error, doubts []string) {
 		doubts = append(doubts, fmt.Sprintf("the database role %s bypasses row-level security: ALTER ROLE %[1]s NOBYPASSRLS",
 			role))
 	}
-	return fault, doubts
+	return doubts, fault
 }
 
 // judge returns what is wrong with a setting of the session, and the command that mends it. "" means

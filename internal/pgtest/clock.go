@@ -9,17 +9,20 @@ import (
 )
 
 // Clock is the clock of a database, which a test sets. Statements that name now() or
-// clock_timestamp() read it. Sessions that were connected before NewClock keep the real clock.
+// clock_timestamp() read it, on the connections of a pool with OwnClock.
 type Clock struct{ db *pgxpool.Pool }
 
-// NewClock replaces the clock of db's database. The new clock is right until it is set.
+// OwnClock makes a pool's statements find the functions of a Clock before PostgreSQL's.
+func OwnClock(cfg *pgxpool.Config) {
+	cfg.ConnConfig.RuntimeParams["search_path"] = "public, pg_catalog"
+}
+
+// NewClock replaces the clock of a pool with OwnClock. The new clock is right until it is set.
 func NewClock(t testing.TB, db *pgxpool.Pool) *Clock {
 	t.Helper()
 	c := &Clock{db}
 	c.SetRight(t)
-	c.exec(t, `
-		CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT public.clock_timestamp()';
-		DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END$$`)
+	c.exec(t, `CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT public.clock_timestamp()'`)
 	db.Reset()
 	return c
 }

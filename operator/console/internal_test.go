@@ -234,3 +234,18 @@ func TestUnits(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// A message that was sent twice is shown, and one is bad.
+func TestMessagesSentTwice(t *testing.T) {
+	t.Parallel()
+	for _, n := range []float64{0, 1} {
+		r := reading{families: map[string][]metric{"mlsd_messages_repeated": {{value: n}}}}
+		i := slices.IndexFunc(facts(r), func(f fact) bool { return f.Key == "mlsd_messages_repeated" })
+		if i < 0 {
+			t.Fatal("the page Now has no such figure")
+		}
+		if f := facts(r)[i]; f.Value != count(n) || f.Bad != (n > 0) {
+			t.Errorf("%v: %+v", n, f)
+		}
+	}
+}
