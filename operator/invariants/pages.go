@@ -301,7 +301,14 @@ func (v *verification) logsPage(ctx context.Context, tx pgx.Tx, page []piece, fi
 			return v.verify(logPromise, func(found *findings) error { return checkObjects(ctx, tx, spans, found) })
 		},
 		func() error { return v.runConvos(ctx, tx, convoChecks, begin) },
-		func() error { return v.runConvos(ctx, tx, eventChecks, begin, firstDay) },
+		func() error {
+			var end int64
+			if err := tx.QueryRow(ctx, `SELECT last FROM convo_events_end`).Scan(&end); err != nil {
+				return err
+			}
+			return v.runConvos(ctx, tx, entryChecks, begin, firstDay, end)
+		},
+		func() error { return v.runConvos(ctx, tx, rosterChecks, begin, firstDay) },
 		func() error {
 			return v.verify(groupsPromise, func(found *findings) error { return checkGroups(ctx, tx, begin, found) })
 		},
