@@ -182,3 +182,21 @@ func TestCursorText(t *testing.T) {
 		}
 	}
 }
+
+// A sample has as many convos as it was asked for, and no more.
+func TestSampleIsBounded(t *testing.T) {
+	t.Parallel()
+	db, ids := validDatabase(t)
+	if _, err := db.Exec(t.Context(), `UPDATE members SET cursor_seq = 99`); err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range []int{0, 1, 2, 2} {
+		found, err := invariants.CheckSample(t.Context(), db, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(broken(found)); got != want {
+			t.Errorf("a sample of %d of %d convos has found %d: %q", n, len(ids), got, found)
+		}
+	}
+}
