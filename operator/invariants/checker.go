@@ -47,7 +47,11 @@ func (p Progress) String() string {
 
 // Checked says how much was verified before the cursor.
 func (c Cursor) Checked() string {
-	return fmt.Sprintf("%d convos, %d entries, %d people, %d rows of events", c.Convos, c.Entries, c.People, c.Events)
+	convos := fmt.Sprintf("%d convos", c.Convos)
+	if c.About > c.Convos {
+		convos = fmt.Sprintf("%d of about %d convos", c.Convos, c.About)
+	}
+	return fmt.Sprintf("%s, %d entries, %d people, %d rows of events", convos, c.Entries, c.People, c.Events)
 }
 
 // Result is the result of a check.

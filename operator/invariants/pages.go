@@ -43,6 +43,7 @@ type Cursor struct {
 	Event  int64     `json:"event,omitempty"` // the place of the last event
 	Day    string    `json:"day,omitempty"`   // the last day of the stream's index
 
+	About   int64 `json:"about,omitempty"`  // about how many convos there are, in a check of everything
 	Convos  int64 `json:"convos,omitempty"` // how many were verified so far
 	Entries int64 `json:"entries,omitempty"`
 	People  int64 `json:"people,omitempty"`
@@ -103,6 +104,13 @@ func (v *verification) page(ctx context.Context, db *pgxpool.Pool, at Cursor) (n
 
 func (v *verification) factsPage(ctx context.Context, tx pgx.Tx, at Cursor) (Cursor, error) {
 	at.Stage++
+	if at.Since.IsZero() {
+		err := tx.QueryRow(ctx, `SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'convos'::regclass`).
+			Scan(&at.About)
+		if err != nil {
+			return at, err
+		}
+	}
 	return at, v.facts(ctx, tx)
 }
 
@@ -293,7 +301,14 @@ func (v *verification) logsPage(ctx context.Context, tx pgx.Tx, page []piece, fi
 			return v.verify(logPromise, func(found *findings) error { return checkObjects(ctx, tx, spans, found) })
 		},
 		func() error { return v.runConvos(ctx, tx, convoChecks, begin) },
-		func() error { return v.runConvos(ctx, tx, eventChecks, begin, firstDay) },
+		func() error {
+			var end int64
+			if err := tx.QueryRow(ctx, `SELECT last FROM convo_events_end`).Scan(&end); err != nil {
+				return err
+			}
+			return v.runConvos(ctx, tx, entryChecks, begin, firstDay, end)
+		},
+		func() error { return v.runConvos(ctx, tx, rosterChecks, begin, firstDay) },
 		func() error {
 			return v.verify(groupsPromise, func(found *findings) error { return checkGroups(ctx, tx, begin, found) })
 		},

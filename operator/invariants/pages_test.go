@@ -121,6 +121,9 @@ func TestResumedCheck(t *testing.T) {
 		}
 		return n
 	}
+	if _, err := db.Exec(t.Context(), `ANALYZE convos`); err != nil {
+		t.Fatal(err)
+	}
 	const size = 2
 	var pages, added int
 	var before invariants.Cursor
@@ -137,6 +140,9 @@ func TestResumedCheck(t *testing.T) {
 			if _, err := db.Exec(t.Context(), `UPDATE members SET cursor_seq = 99 WHERE convo_id = $1`, id); err != nil {
 				t.Error(err)
 			}
+		}
+		if pages == 1 && at.Checked() != "0 of about 2 convos, 0 entries, 0 people, 0 rows of events" {
+			t.Errorf("after the first page: %s", at.Checked())
 		}
 		before = at
 	})
@@ -173,6 +179,24 @@ func TestCursorText(t *testing.T) {
 	for _, text := range []string{"x", "e30=", "W10", "eyJzdGFnZSI6LTF9"} {
 		if got, err := invariants.ParseCursor(text); err == nil {
 			t.Errorf("%s: %+v", text, got)
+		}
+	}
+}
+
+// A sample has as many convos as it was asked for, and no more.
+func TestSampleIsBounded(t *testing.T) {
+	t.Parallel()
+	db, ids := validDatabase(t)
+	if _, err := db.Exec(t.Context(), `UPDATE members SET cursor_seq = 99`); err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range []int{0, 1, 2, 2} {
+		found, err := invariants.CheckSample(t.Context(), db, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(broken(found)); got != want {
+			t.Errorf("a sample of %d of %d convos has found %d: %q", n, len(ids), got, found)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 -- The log entries of the convos $1 that do not have exactly one event, of those whose events are
 -- kept: on the day $2 or later.
 --
+-- $3 is an earlier end of the stream's index. It tells the planner that few events are after the end.
+--
 -- No index finds the rows of events that several convos share. So the statement uses the stream's
 -- index instead of these rows, as far as the index has been written. The check of the index compares
 -- the two.
@@ -15,7 +17,7 @@ WITH kept AS (
 	WHERE i.convo_id = ANY($1::uuid[]) AND i.day >= $2::date AND i.day >= (SELECT min(day) FROM event_days)
 	UNION ALL
 	SELECT m.convo_id, m.seq FROM events e CROSS JOIN LATERAL unnest(e.convo_ids, e.seqs) AS m (convo_id, seq)
-	WHERE e.stream_seq > (SELECT last FROM convo_events_end) AND e.seqs IS NOT NULL AND m.convo_id = ANY($1::uuid[])
+	WHERE e.stream_seq > $3::bigint AND e.stream_seq > (SELECT last FROM convo_events_end) AND e.seqs IS NOT NULL AND m.convo_id = ANY($1::uuid[])
 	UNION ALL
 	SELECT convo_id, seq FROM single_outbox WHERE convo_id = ANY($1::uuid[]) AND (kind <= 3 OR kind = 9)
 )
