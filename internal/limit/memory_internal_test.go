@@ -60,8 +60,9 @@ func TestMemory(t *testing.T) {
 
 // G15: however many requests wait for memory, the pool looks for slow transfers ten times a second,
 // without a goroutine of its own. It stops with the last request.
+//
+// It counts goroutines, so no other test may run beside it.
 func TestWaitingRequestsCostLittle(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory(Bound{Size: 1})
 		var holds Reservation
