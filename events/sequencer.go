@@ -171,7 +171,7 @@ func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 		s.maintainDue = time.Now().Add(maintainEvery)
 		// Events can be moved even after this error, because today's partition was created days
 		// ago.
-		if err := s.partitions.maintain(ctx, s.conn); err != nil {
+		if err := s.partitions.maintain(ctx, s.conn); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "the stream could not be maintained", "error", err)
 			s.maintainDue = time.Now().Add(maintainAgain)
 		}
