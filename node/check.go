@@ -22,8 +22,8 @@ import (
 const checkAnswerTimeout = time.Minute
 
 // checker answers with the violated promises, as a JSON array of texts: of everything, of one convo
-// (?convo=ID), of a sample of convos (?sample=N), or of what has changed since a time (?since=TIME, or ?since=2h).
-// A check of one convo does not wait for the others.
+// (?convo=ID), of a sample of convos (?sample=N), or of what has changed since a time (?since=TIME, or
+// ?since=2h). A check of one convo does not wait for the others.
 //
 // With ?cursor= it makes a part of a check, of some seconds, and answers with a checkPart.
 type checker struct {

@@ -181,7 +181,7 @@ func proxies(v string) (networks []netip.Prefix, err error) {
 			widest = widestIPv4
 		}
 		if network.Bits() < widest {
-			return nil, fmt.Errorf("%q has clients in it, and whoever connects from there can forge an address: name your "+
+			return nil, fmt.Errorf("%q has clients in it, and they could forge their address: name your "+
 				"proxies, such as 10.0.0.2/32", text)
 		}
 		networks = append(networks, network)

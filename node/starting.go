@@ -5,18 +5,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"mlsd/internal/pgpool"
 )
 
 // sayStart is how often a line says that the start has not ended, and what it waits for.
 const sayStart = 5 * time.Second
-
-// querier is a pool or a connection.
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
 
 // commitWaits says that a COMMIT of this role waits for a standby. It waits for ever if no standby is
 // there that synchronous_standby_names asks for.
@@ -26,7 +19,7 @@ const commitWaits = `
 	FROM pg_stat_activity WHERE usename = current_user AND wait_event = 'SyncRep'`
 
 // standbyAwaited says that COMMITs wait for a standby, or "".
-func standbyAwaited(ctx context.Context, db querier) (string, error) {
+func standbyAwaited(ctx context.Context, db pgpool.Queryer) (string, error) {
 	var waits bool
 	var says string
 	if err := db.QueryRow(ctx, commitWaits).Scan(&waits, &says); err != nil || !waits {
@@ -62,11 +55,7 @@ func (l *lifecycle) watchStart(ctx context.Context) error {
 func (l *lifecycle) startWaits(ctx context.Context) (why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sayStart)
 	defer cancel()
-	cfg, err := pgpool.Config(l.databaseURL)
-	if err != nil {
-		return "", err
-	}
-	conn, err := pgpool.Connect(ctx, cfg.ConnConfig)
+	conn, err := pgpool.ConnectFor(ctx, l.databaseURL, nil)
 	if err != nil {
 		return "", fmt.Errorf("ask the database what the start waits for: %w", err)
 	}

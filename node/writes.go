@@ -41,7 +41,7 @@ type writeWatch struct {
 
 	mu        sync.Mutex // guards what follows
 	succeeded int        // writes since the last round
-	failed    int        // writes since the last round that failed by our fault, or waited in vain for a lock
+	failed    int        // writes since the last round that failed by our fault, or got no lock in time
 	last      error      // of the database, since a write has succeeded last; one that says why counts more
 	rounds    int        // rounds in a row with failed writes and no other
 	since     time.Time  // when the first of these rounds ended

@@ -45,8 +45,8 @@ const (
 	minWriters        = 8
 )
 
-// settings returns the settings of the nodes on a database. Other quotas and rates have their defaults. There is
-// no quota of invitations, because a few people invite each other again and again.
+// settings returns the settings of the nodes on a database. Other quotas and rates have their
+// defaults. There is no quota of invitations, because a few people invite each other again and again.
 func settings(database string) map[string]string {
 	return map[string]string{
 		"MLSD_DATABASE_URL":    database,

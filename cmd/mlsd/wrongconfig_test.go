@@ -77,7 +77,7 @@ func wrongConfigurations(t *testing.T, taken string) []wrongConfiguration {
 			`--trusted-proxies (MLSD_TRUSTED_PROXIES) is "10.0.0.1": "10.0.0.1" is no network: want networks such as ` +
 				`10.0.0.0/8,fd00::/8; one address is 192.0.2.7/32`},
 		{"every address for a proxy", []string{"MLSD_TRUSTED_PROXIES=10.0.0.2/32,0.0.0.0/0"}, nil,
-			`"0.0.0.0/0" has clients in it, and whoever connects from there can forge an address: name your proxies, such as ` +
+			`"0.0.0.0/0" has clients in it, and they could forge their address: name your proxies, such as ` +
 				`10.0.0.2/32`},
 		{"every address of IPv6 for a proxy", nil, []string{"--trusted-proxies", "::/0"}, `"::/0" has clients in it`},
 		{"half of the addresses for a proxy", nil, []string{"--trusted-proxies", "128.0.0.0/1"}, `"128.0.0.0/1" has clients`},

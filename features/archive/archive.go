@@ -159,7 +159,8 @@ type Counts struct {
 	RecordBytes     int64      `json:"recordBytes"`
 	Connected       int64      `json:"connectedDevices"`
 	LastPublished   *time.Time `json:"lastKeyPackageAt,omitempty"`
-	// LastWrite is the newest record that is still stored, or message among a convo's newest 100 entries.
+	// LastWrite is the newest record that is still stored, or a message: one of the newest 100 entries
+	// of the 100 convos with the newest messages.
 	LastWrite        *time.Time `json:"lastWriteAt,omitempty"`
 	OldestMembership *time.Time `json:"oldestMembershipAt,omitempty"`
 }

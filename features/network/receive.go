@@ -164,7 +164,8 @@ func (r Received) end(ctx context.Context, tx pgx.Tx) (there bool, err error) {
 	return true, nil
 }
 
-// queueEvent adds the event for the invited person. It names no convo of this service. kind is "" for a new invitation.
+// queueEvent adds the event for the invited person. It names no convo of this service. kind is "" for
+// a new invitation.
 func (r Received) queueEvent(batch *pgx.Batch, request bool, kind Kind) {
 	outbox.Queue(batch, uuid.Nil, outbox.Event{Kind: outbox.Invitation, DID: r.To.DID, Detail: outbox.Detail{
 		Change: string(kind), Service: r.From.DID, ConvoID: r.ConvoID.String(), By: r.Inviter, DeviceID: r.To.DeviceID,

@@ -21,7 +21,7 @@ const module = "mlsd"
 func forTests() []string {
 	return []string{
 		"clientsim/testbed/testbedtest", "clientsim/xrpc/xrpctest", "features/attachments/storetest", "internal/await",
-		"internal/failpoint/failpointtest", "internal/guide", "internal/moduletest",
+		"internal/failpoint/failpointtest", "internal/guide", "internal/limit/limittest", "internal/moduletest",
 		"internal/imports", "internal/lexgen", "internal/lexgen/examples", "internal/mlstest", "internal/mutants",
 		"internal/pgtest", "internal/promtest", "internal/serviceauth/authtest", "internal/standby/standbytest",
 		"internal/testdir",

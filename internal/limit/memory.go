@@ -66,7 +66,7 @@ func NewMemory(bounds ...Bound) *Memory {
 // transfers.
 type Client struct{ Key, Address string }
 
-// Reserve reserves n bytes for a request that may need most, and sets r. The error is *[Refused].
+// Reserve reserves n bytes for a request that may need most, and sets r. The error is *[RefusedError].
 func (m *Memory) Reserve(ctx context.Context, r *Reservation, of Client, most, n int64) error {
 	m.begin(r, of, most)
 	err := r.Grow(ctx, n)
@@ -224,7 +224,7 @@ type Reservation struct {
 func (r *Reservation) Bytes() int64 { return r.n }
 
 // Grow reserves n more bytes. During the wait, a transfer is paused and does not count as slow. The
-// error is *[Refused].
+// error is *[RefusedError].
 func (r *Reservation) Grow(ctx context.Context, n int64) error {
 	return r.grow(ctx, n, maxWait, (*Queue).Acquire)
 }

@@ -68,7 +68,7 @@ func (q *Queue) TryAcquire(key string, units int64) bool {
 }
 
 // Acquire takes units, and waits for them until ctx ends. The caller must call Release later. The
-// error is *[Refused].
+// error is *[RefusedError].
 func (q *Queue) Acquire(ctx context.Context, key string, units int64) error {
 	w, err := q.enqueue(key, units)
 	if w == nil {

@@ -76,8 +76,9 @@ func (a account) judge(conns int) (doubts []string, fault error) {
 	role := quote(a.Role)
 	switch {
 	case a.Superuser:
-		doubts = append(doubts, fmt.Sprintf("the database role %s is a superuser: whoever takes over a node has the "+
-			"whole PostgreSQL; make a role that owns its database and no more (docs/operating/POSTGRESQL.md)", role))
+		doubts = append(doubts, fmt.Sprintf("the database role %s is a superuser: an attacker who takes over a "+
+			"node has the whole PostgreSQL; make a role that owns its database and no more "+
+			"(docs/operating/POSTGRESQL.md)", role))
 	case a.BypassRLS:
 		doubts = append(doubts, fmt.Sprintf("the database role %s bypasses row-level security: ALTER ROLE %[1]s NOBYPASSRLS",
 			role))

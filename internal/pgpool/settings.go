@@ -112,7 +112,7 @@ func apply(parameters, own map[string]string) {
 	}
 }
 
-// CheckParameters refuses what a URL sets in vain. parameters are those that the driver does not know,
+// CheckParameters refuses what a URL sets without effect. parameters are those that the driver does not know,
 // and would send to the server: a misspelt sslmode would be one.
 func CheckParameters(parameters map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(parameters)) {

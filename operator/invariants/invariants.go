@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
 
@@ -44,7 +45,7 @@ func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err erro
 func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations []string, err error) {
 	v := verification{sizes: usualSizes}
 	err = v.logs(ctx, db, func(ctx context.Context, tx pgx.Tx) ([]piece, error) {
-		return pieces(ctx, tx, `SELECT id, 0, last_seq FROM convos WHERE id = $1`, id)
+		return pgpool.Collect(ctx, tx, scanPiece, `SELECT id, 0, last_seq FROM convos WHERE id = $1`, id)
 	})
 	return v.violations(), errs.Wrap(err, "convo %s", id)
 }
@@ -57,7 +58,7 @@ func CheckSample(ctx context.Context, db *pgxpool.Pool, n int) (violations []str
 	v := verification{sizes: usualSizes}
 	var people []string
 	err = v.logs(ctx, db, func(ctx context.Context, tx pgx.Tx) ([]piece, error) {
-		all, err := pieces(ctx, tx, `
+		all, err := pgpool.Collect(ctx, tx, scanPiece, `
 			SELECT id, greatest(last_seq - $2, 0), last_seq FROM convos ORDER BY random() LIMIT $1`, n, v.sizes.entries)
 		if err != nil {
 			return nil, err
@@ -66,7 +67,7 @@ func CheckSample(ctx context.Context, db *pgxpool.Pool, n int) (violations []str
 		for i, p := range all {
 			ids[i] = p.convo
 		}
-		people, err = column[string](ctx, tx, `
+		people, err = pgpool.Collect(ctx, tx, pgx.RowTo[string], `
 			SELECT DISTINCT did FROM members WHERE convo_id = ANY($1) LIMIT $2`, ids, MaxSample)
 		return all, err
 	})

@@ -14,10 +14,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 )
 
 // pageSizes bound a page, which is what a check reads in one transaction. A page takes some seconds
-// at most, so whoever waits for a lock of a table does not wait longer.
+// at most, so a statement that waits for a lock of a table waits no longer.
 type pageSizes struct {
 	entries int64 // of logs; longer logs are divided
 	convos  int
@@ -130,7 +131,7 @@ func (v *verification) convosPage(ctx context.Context, tx pgx.Tx, at Cursor) (Cu
 		WHERE id >= $1 AND (id > $1 OR $2::bigint > 0) AND greatest(last_message_at, created_at) >= $4
 		ORDER BY id LIMIT $3`, append(args, at.Since)
 	}
-	all, err := pieces(ctx, tx, sql, args...)
+	all, err := pgpool.Collect(ctx, tx, scanPiece, sql, args...)
 	if err != nil {
 		return at, err
 	}
@@ -166,7 +167,7 @@ func (c Cursor) firstDay() string {
 // peoplePage verifies the KeyPackages, records and push jobs of the next people. It searches for
 // the next person in the indexes, because the tables have many rows of each person.
 func (v *verification) peoplePage(ctx context.Context, tx pgx.Tx, at Cursor) (Cursor, error) {
-	people, err := column[string](ctx, tx, `
+	people, err := pgpool.Collect(ctx, tx, pgx.RowTo[string], `
 		WITH RECURSIVE people (did, n) AS (
 			SELECT $1::text COLLATE "C", 0
 			UNION ALL
@@ -210,7 +211,7 @@ func (v *verification) streamPage(ctx context.Context, tx pgx.Tx, at Cursor) (Cu
 
 // dayPage verifies the next day of the stream's index.
 func (v *verification) dayPage(ctx context.Context, tx pgx.Tx, at Cursor) (Cursor, error) {
-	days, err := column[string](ctx, tx, `
+	days, err := pgpool.Collect(ctx, tx, pgx.RowTo[string], `
 		SELECT day::text FROM event_days WHERE day > $1::date AND day >= $2::date ORDER BY day LIMIT 1`,
 		cmp.Or(at.Day, "-infinity"), at.firstDay())
 	if err != nil || len(days) == 0 {
@@ -228,24 +229,9 @@ type piece struct {
 	begun       bool // it is not the first piece of its log
 }
 
-// pieces returns the pieces that a statement selects: convo, after and upto.
-func pieces(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]piece, error) {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (p piece, err error) {
-		return p, row.Scan(&p.convo, &p.after, &p.upto)
-	})
-}
-
-// column returns the values of a statement's only column.
-func column[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[T])
+// scanPiece reads a row of convo, after and upto.
+func scanPiece(row pgx.CollectableRow) (p piece, err error) {
+	return p, row.Scan(&p.convo, &p.after, &p.upto)
 }
 
 // cut returns the pieces of one page, and what is left. It divides a long piece.

@@ -7,13 +7,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"mlsd/internal/await"
 	"mlsd/internal/limit"
 )
-
-// patience is the longest wait for what still runs when a test ends.
-const patience = time.Minute
 
 // Watch fails the test if units of a [limit.Queue] are taken when the test has ended, or if requests
 // wait for some. A [limit.Memory] consists of queues. Watch looks at every queue that can be reached
@@ -30,19 +27,11 @@ func Watch(t testing.TB, roots func() []any) {
 		if len(queues) == 0 {
 			t.Error("no queue can be reached from what is watched")
 		}
-		ended := time.Now()
 		for q, name := range queues {
-			for {
+			await.Until(t, "requests that the test has left give back what they took of "+name, func() bool {
 				used, waiting := q.Used()
-				if used == 0 && waiting == 0 {
-					break
-				}
-				if time.Since(ended) > patience {
-					t.Errorf("the test has ended, and %d of %s are reserved, %d requests wait", used, name, waiting)
-					break
-				}
-				time.Sleep(time.Millisecond) // until the requests that the test has left have ended
-			}
+				return used == 0 && waiting == 0
+			})
 		}
 	})
 }
