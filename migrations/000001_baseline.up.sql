@@ -1056,13 +1056,12 @@ CREATE INDEX requests_convo ON requests (convo_id, id) WHERE convo_id IS NOT NUL
 
 -- ==== Operator ====
 
--- Facts of the whole database: the random values that it got when it was made, which mlsd can serve,
--- and which service it belongs to.
+-- Facts of the whole database: the random values that it got when it was made, and which mlsd can
+-- serve.
 CREATE TABLE installation (
     one        boolean PRIMARY KEY DEFAULT true CHECK (one),
     id         uuid NOT NULL DEFAULT gen_random_uuid(),      -- begins the names of its objects in the store of attachments
     min_binary bigint NOT NULL DEFAULT 0,                    -- only an mlsd that knows this migration, or a later one, can serve
-    service    text COLLATE "C",                             -- DID of the service whose database this is; NULL: not said yet
     hash_key   bytea NOT NULL CHECK (octet_length(hash_key) = 32) -- the log hashes callers with it: a caller has one hash
         DEFAULT sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))
 );

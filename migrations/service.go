@@ -16,11 +16,13 @@ type Service struct {
 	Used bool       // whether there is a convo or a KeyPackage, whose clients know the DID
 }
 
-// ReadService returns the service of a database, and none if the database has no schema. It locks
-// the answer for db, which is a transaction.
+// ReadService returns the service of a database, and none if its schema has no place for one
+// yet. It locks the answer for db, which is a transaction.
 func ReadService(ctx context.Context, db pgpool.Queryer) (s Service, err error) {
 	var exists bool
-	if err := db.QueryRow(ctx, `SELECT to_regclass('installation') IS NOT NULL`).Scan(&exists); err != nil || !exists {
+	if err := db.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('installation') AND attname = 'service' AND NOT
+			attisdropped)`).Scan(&exists); err != nil || !exists {
 		return s, errs.Wrap(err, "read whose database this is")
 	}
 	err = db.QueryRow(ctx, `
