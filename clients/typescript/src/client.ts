@@ -1,13 +1,16 @@
 // A device of a person: everything that an app does with a service.
 
+import { AccountAwayError, type Accounts } from "./accounts.js"
 import { Api, withIdempotencyKey } from "./api.js"
+import { ContraryError, groupOf, tellContrary } from "./binding.js"
 import { hex, sha256 } from "./bytes.js"
 import { type Clock, systemClock } from "./clock.js"
 import type { Core, Envelope } from "./core.js"
 import { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
 import { idLength, usualEnvelope } from "./envelope.js"
 import { type Dispute, Disputes, type Position } from "./disputes.js"
-import { errorName, isRefusal, OutOfStepError, StuckError, verdictOf, XrpcError } from "./errors.js"
+import { Devices } from "./devices.js"
+import { DiscardedError, errorName, isRefusal, OutOfStepError, StuckError, verdictOf, XrpcError } from "./errors.js"
 import { EventStream, type SignalEvent, type StreamEvent } from "./events.js"
 import type { OpenSocket } from "./events-socket.js"
 import { ExternalCommits } from "./external-commits.js"
@@ -18,7 +21,9 @@ import { Locks, once } from "./locks.js"
 import { Log } from "./log.js"
 import type { LogChecks, MakeLogChecks } from "./log-checks.js"
 import type { Finding } from "./log-findings.js"
-import type { Group, Mls } from "./mls.js"
+import { type Doubt, Members } from "./members.js"
+import { didOf, type Group, type Mls } from "./mls.js"
+import { type DeviceNews, NewsQueue } from "./news.js"
 import { Outbox, type OutboxEvents } from "./outbox.js"
 import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
@@ -44,8 +49,9 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    */
   onWelcome?(convo: ConvoId, state: string): void
   /**
-   * A person whom this one has added, by its DID, has joined with a device (`consumed`), or could not
-   * (`failed`). {@link Client.invited} has the devices.
+   * The service reports that a person whom this one has added, by its DID, has joined with a device
+   * (`consumed`), or could not (`failed`). {@link Client.invited} has the devices. That somebody has joined
+   * is sure when they write.
    */
   onArrived?(convo: ConvoId, did: string, state: string): void
   /** This device has joined a convo. */
@@ -79,8 +85,16 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
   onSignal?(convo: ConvoId, did: string, content: Uint8Array): void
   /** Members who share their cursors, as this person does, have moved them. */
   onCursors?(convo: ConvoId, cursors: readonly MemberCursor[]): void
-  /** The checks of a convo's log have found something: tell the user. {@link LogChecks.findings} keeps it. */
+  /**
+   * The service says what MLS does not show, or the checks of a convo's log have found something: tell the
+   * user. {@link LogChecks.findings} keeps what the checks have found.
+   */
   onFinding?(convo: ConvoId, finding: Finding): void
+  /**
+   * A device has entered a group, or left it, or its account says otherwise than before. A message is
+   * encrypted only when all devices of its group are known. A crash does not lose it.
+   */
+  onDevice?(convo: ConvoId, device: DeviceNews): void
   /** The event stream is connected. */
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
@@ -97,6 +111,16 @@ export interface ClientOptions {
   readonly store: Store
   /** The way to the person's own service. */
   readonly transport: Transport
+  /** Where accounts list their devices: `AtprotoAccounts` of `mlsd-client/accounts`. */
+  readonly accounts: Accounts
+  /**
+   * Decides about a device for which nothing is encrypted, because its account does not list it, or could not
+   * be asked yet, or because its person was not in the group. By default it is not used. To return true is
+   * to use it from now on: ask the person, who compares safety numbers.
+   */
+  readonly decide?: (doubt: Doubt) => boolean | Promise<boolean>
+  /** The device's name in its account's record, which everybody can read. */
+  readonly deviceName?: string
   /** Ways to other services, for people and convos there: docs/NETWORK.md. Without it there are none. */
   readonly services?: OtherServices
   readonly mls: Mls
@@ -141,6 +165,7 @@ export interface Accepted {
 /** A device of a person. All its methods can be called at any time, and at the same time. */
 export class Client {
   private listening = false
+  private listed: Promise<void> | undefined
   private readonly streams = new Map<Did | undefined, EventStream>()
   private readonly entering = new Map<string, Promise<void>>()
   private readonly signals: Signals
@@ -158,6 +183,9 @@ export class Client {
     private readonly events: ClientEvents,
     private readonly openSocket: OpenSocket | undefined,
     private readonly closing: AbortController,
+    private readonly members: Members,
+    private readonly accounts: Accounts,
+    private readonly deviceName: string | undefined,
     /** Checks that all members are shown the same log, if `ClientOptions` has it. */
     readonly logChecks: LogChecks | undefined,
     /** Messages from before this device joined: docs/clients/HISTORY.md. */
@@ -189,13 +217,28 @@ export class Client {
       store, transport, others: options.services, deviceId: await sha256(library.signatureKey), clock, signal: closing.signal,
     })
     const api = new Api(services.transport, clock, closing.signal)
-    const core: Core = { did, store, api, services, mls: library, clock, locks, envelope, checksLogs: options.logChecks !== undefined }
+    const devices = await Devices.open({ did, accounts: options.accounts, store, mls: library, clock, signal: closing.signal })
+    const news = new NewsQueue(store, clock, (one) => {
+      if ("device" in one) events.onDevice?.(one.convo, one.device)
+      else events.onFinding?.(one.convo, one.finding)
+    })
+    const core: Core = {
+      did, store, api, services, mls: library, devices, news, clock, locks, envelope, checksLogs: options.logChecks !== undefined,
+    }
     let history: History | undefined // it needs the outbox, which needs the log
-    const log = new Log(core, (convo, items) => {
-      events.onItems?.(convo, items)
-      client?.later(history?.heard(convo, items) ?? Promise.resolve())
-    }, async (convo, items, changes) => history?.alongside(convo, items, changes))
-    const writer = new ClientWriter({ ...core, log, externalCommits: new ExternalCommits(core, closing.signal) })
+    const log = new Log(core, {
+      onItems(convo, items) {
+        events.onItems?.(convo, items)
+        client?.later(history?.heard(convo, items) ?? Promise.resolve())
+      },
+      alongside: async (convo, items, changes) => history?.alongside(convo, items, changes),
+      onGroup: (convo) => members.changed(convo),
+    })
+    const members = new Members(core, log, () => outbox, closing.signal, {
+      decide: async (doubt) => (await options.decide?.(doubt)) === true,
+      later: (done) => client?.later(done),
+    })
+    const writer = new ClientWriter({ ...core, log, members, externalCommits: new ExternalCommits(core, closing.signal) })
     let client: Client | undefined
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
     const onMoved = (queue: string, next: string) => client?.moved(lockOf(queue) as ConvoId, next as ConvoId)
@@ -208,14 +251,19 @@ export class Client {
       core, log, outbox, new Recovery(core, log, outbox, closing.signal),
       new Welcomes(core, (convo, state) => events.onWelcome?.(convo, state)),
       new KeyPackageStock(core, outbox, options.fullStock), events, options.openSocket, closing,
-      options.logChecks?.(core, events), history)
+      members, options.accounts, options.deviceName, options.logChecks?.(core, events), history)
     await client.begin()
     return client
   }
 
   private async begin(): Promise<void> {
+    await this.core.news.deliver()
+    this.later(this.list())
     this.outbox.resume()
     const threads = await this.convos()
+    for (const { convoId, left, successor } of threads) {
+      if (!left && successor === undefined) this.members.changed(convoId)
+    }
     await this.history.resume(threads.map(({ convoId }) => convoId))
     for (const thread of threads) {
       if (thread.successor !== undefined) continue
@@ -263,6 +311,7 @@ export class Client {
    * @throws XrpcError `KeyPackageNotFound` if somebody has none for this person
    */
   async createConvo(members: readonly Did[], metadata: { name?: string; description?: string } = {}): Promise<ConvoId> {
+    await this.list()
     const groupId = this.newId()
     const content: CreateContent = { groupId, members, claim: this.newId(), ...metadata }
     const { convoId } = (await this.write(`create:${groupId}`, "create", content)) as { convoId: ConvoId }
@@ -297,13 +346,29 @@ export class Client {
 
   /** Leaves a convo, and blocks who invited this person if `block` is set. */
   async leave(convo: ConvoId, block = false): Promise<void> {
+    await this.retire(convo)
     await this.write(convo, "leave", { block })
     this.unfollow(convo)
   }
 
+  // retire proposes to remove the leaves of this person: so the others see that it leaves, whatever the
+  // service says. If that fails, they must ask its account.
+  private async retire(convo: ConvoId): Promise<void> {
+    const group = await groupOf(this.core, convo)
+    for (const { identity, signatureKey } of group?.members ?? []) {
+      if (didOf(identity) !== this.core.did) continue
+      const { write, settled } = await this.outbox.add(convo, "retire", { device: hex(signatureKey) })
+      settled.catch((err: unknown) => {
+        if (!(err instanceof DiscardedError)) this.later(this.outbox.discard(write.id))
+      })
+    }
+  }
+
   /** Comes back into a convo of this person by an external commit. */
   async rejoin(convo: ConvoId): Promise<void> {
+    await this.list()
     await this.write(rejoinQueue(convo), "rejoin", { convoId: convo })
+    this.members.changed(convo)
     await this.sync(convo)
   }
 
@@ -316,6 +381,14 @@ export class Client {
    */
   reset(convo: ConvoId, reason: string): Promise<ConvoId> {
     return this.resets.make(convo, reason)
+  }
+
+  /**
+   * Goes on in what the service says is the successor of a convo, though its members have not made it, as far
+   * as MLS shows (a finding with `what: "successor"`). Ask the person first.
+   */
+  moveTo(convo: ConvoId, successor: ConvoId): Promise<void> {
+    return this.resets.moveTo(convo, successor)
   }
 
   // Messages
@@ -362,8 +435,16 @@ export class Client {
     await this.core.store.write(new Map(old.map((name) => [name, undefined])))
   }
 
-  /** Reads a convo's log to its end. */
+  /**
+   * Reads a convo's log to its end, and asks the accounts of devices that are new in it. It waits for the
+   * answers, if they come.
+   */
   async sync(convo: ConvoId): Promise<void> {
+    await this.read(convo)
+    await this.members.settled(convo)
+  }
+
+  private async read(convo: ConvoId): Promise<void> {
     try {
       const thread = await this.core.locks.run(lockOf(convo), () => this.log.read(convo))
       if (thread.lost) this.lost(convo, new OutOfStepError("the server has lost writes"))
@@ -447,6 +528,7 @@ export class Client {
     try {
       const was = await this.core.locks.run(lockOf(convo), async () => {
         const is = await isIn()
+        if (!is) await this.readIfIn(convo)
         if (!is) await this.welcomes.join(convo)
         return is
       })
@@ -456,7 +538,18 @@ export class Client {
       await this.comeBack(convo, err)
     }
     this.events.onJoined?.(convo)
+    this.members.changed(convo)
     await this.sync(convo)
+  }
+
+  // readIfIn reads the log of a group that this device has: a commit can have removed the device from it.
+  private async readIfIn(convo: ConvoId): Promise<void> {
+    const thread = await this.log.thread(convo)
+    const unfinished = (await this.core.store.read(names.welcome(convo))) !== undefined
+    if (thread === undefined || unfinished || thread.left || thread.stuck || thread.lost) return
+    await this.log.read(convo).catch((err: unknown) => {
+      if (!(err instanceof OutOfStepError) && !isRefusal(err)) throw err
+    })
   }
 
   private async comeBack(convo: ConvoId, lost: WelcomeLostError): Promise<void> {
@@ -500,7 +593,7 @@ export class Client {
     try {
       await this.joinUnless(convo, isIn)
     } catch (err) {
-      if (!(err instanceof WelcomeLostError) && !isRefusal(err)) throw err
+      if (!(err instanceof WelcomeLostError) && !(err instanceof ContraryError) && !isRefusal(err)) throw err
     }
   }
 
@@ -659,16 +752,53 @@ export class Client {
   }
 
   /**
-   * Says whether the Welcomes that this person has sent have arrived: one for each device that it has
+   * Says whether the Welcomes that this person has sent have arrived, as the service reports: one for each device that it has
    * added, the oldest first. `consumed` means that the device has joined.
    */
   invited(convo: ConvoId): Promise<InvitedDevice[]> {
     return this.welcomes.invited(convo)
   }
 
-  /** Publishes KeyPackages, if this device needs more. Returns how many. */
-  replenish(): Promise<number> {
+  /**
+   * Lists this device in its account's repository, and publishes KeyPackages if it needs more. Returns how
+   * many.
+   *
+   * @throws AccountAwayError if the device has never been listed, and the account's PDS cannot be reached
+   */
+  async replenish(): Promise<number> {
+    await this.list()
     return this.stock.keep()
+  }
+
+  // list writes this device's record if it is not there, once in a life of the client. Others use no device
+  // without one.
+  private list(): Promise<void> {
+    this.listed ??= this.listNow().catch((err: unknown) => {
+      this.listed = undefined
+      throw err
+    })
+    return this.listed
+  }
+
+  private async listNow(): Promise<void> {
+    const { mls: library, store } = this.core
+    const before = await store.read(names.listed)
+    try {
+      await this.accounts.list({ key: library.signatureKey, cipherSuite: library.cipherSuite, ...(this.deviceName !== undefined && { name: this.deviceName }) })
+      if (before === undefined) await store.write(new Map([[names.listed, new Uint8Array()]]))
+    } catch (err) {
+      if (before === undefined || !(err instanceof AccountAwayError)) throw err
+    }
+  }
+
+  /**
+   * Takes this device out of the person's account, and its KeyPackages from the services: nobody encrypts for
+   * it any more, and another device of the person, or who may remove people, takes it out of the groups.
+   * Close the client after it, and delete the store.
+   */
+  async signOut(): Promise<void> {
+    await this.accounts.unlist(this.core.mls.signatureKey)
+    for (const service of [undefined, ...this.core.services.leaving]) await this.stock.withdrawAt(this.core.services.at(service))
   }
 
   // The event stream
@@ -825,13 +955,26 @@ export class Client {
   private async onMembership(convo: ConvoId, did: string, commitNeeded: boolean): Promise<void> {
     if ((await this.log.thread(convo)) === undefined) return
     await this.syncUnlessGone(convo)
-    // All members try it. One commit wins, and the others find nothing left to do.
-    if (commitNeeded && did !== this.core.did) await this.outbox.add(convo, "remove", { did })
+    if (commitNeeded && did !== this.core.did) this.later(this.removeIfGone(convo, did as Did))
+  }
+
+  // removeIfGone removes a person who has left, as the service says, if the person or its account says so too:
+  // by proposals to remove its own leaves, or because it has ended. Of who has never said anything the service
+  // need not be doubted: it decides anyway whether their Welcome arrives. All members try it. One commit wins,
+  // and the others find nothing left to do.
+  private async removeIfGone(convo: ConvoId, did: Did): Promise<void> {
+    const [thread, group] = [await this.log.thread(convo), await groupOf(this.core, convo)]
+    const leaves = group?.active ? group.members.filter(({ identity }) => didOf(identity) === did) : []
+    if (thread === undefined || leaves.every(({ signatureKey }) => thread.leaving?.includes(hex(signatureKey)))) return
+    const isGone = thread.silent?.includes(did) || (await this.accounts.hasEnded(did, this.closing.signal))
+    if (isGone) return void (await this.outbox.add(convo, "remove", { did }))
+    const message = `convo ${convo}: the service says that ${did} has left, and ${did} has not said so`
+    await tellContrary(this.core, convo, { what: "removal", message })
   }
 
   private async syncUnlessGone(convo: ConvoId): Promise<void> {
     try {
-      await this.sync(convo)
+      await this.read(convo)
     } catch (err) {
       if (!isRefusal(err)) throw err // the person has left, or was removed
       this.unfollow(convo)

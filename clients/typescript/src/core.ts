@@ -2,9 +2,11 @@
 
 import type { Api } from "./api.js"
 import type { Clock } from "./clock.js"
+import type { Devices } from "./devices.js"
 import type { Did } from "./ids.js"
 import type { Locks } from "./locks.js"
 import type { Mls } from "./mls.js"
+import type { NewsQueue } from "./news.js"
 import type { Services } from "./services.js"
 import type { Store } from "./store.js"
 
@@ -16,6 +18,10 @@ export interface Core {
   readonly api: Api
   readonly services: Services
   readonly mls: Mls
+  /** The devices that this one knows. */
+  readonly devices: Devices
+  /** What the app must hear. */
+  readonly news: NewsQueue
   readonly clock: Clock
   readonly locks: Locks
   readonly envelope: Envelope

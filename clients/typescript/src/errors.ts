@@ -53,7 +53,7 @@ export class UnknownConvoError extends Error {
 
 /** The request of a write cannot be made: the lexicon or the MLS library refuses what it is made of. */
 export class SealError extends Error {
-  override readonly name = "SealError"
+  override readonly name: string = "SealError"
 }
 
 /** The app has discarded a write that was not accepted yet. */

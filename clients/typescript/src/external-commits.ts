@@ -1,8 +1,11 @@
 // External commits, by which a device enters a group again. A stuck device follows steps 2 to 4 of
 // docs/clients/DISPUTES.md.
 
+import { ContraryError, mustFit } from "./binding.js"
 import type { Core } from "./core.js"
+import { UnknownDeviceError } from "./devices.js"
 import { errorName, XrpcError } from "./errors.js"
+import type { ConvoId } from "./ids.js"
 import { didOf, type Staged } from "./mls.js"
 import { isStuck, names, type Thread } from "./records.js"
 import { get } from "./store.js"
@@ -40,11 +43,12 @@ export class ExternalCommits {
    * it can use, and that another member than the committer has signed.
    *
    * @throws XrpcError `InvalidGroupInfo` if MLS refuses the GroupInfo, and the device is not stuck
+   * @throws ContraryError if it is not of the convo's group, and the device is not stuck
    */
-  async stage(convoId: string): Promise<Staged> {
+  async stage(convoId: ConvoId): Promise<Staged> {
     for (;;) {
       const thread = await get<Thread>(this.core.store, names.thread(convoId))
-      if (thread === undefined || !isStuck(thread)) return this.join(await this.groupInfo(convoId))
+      if (thread === undefined || !isStuck(thread)) return this.join(convoId, await this.groupInfo(convoId))
       const staged = await this.attempt(thread)
       if (staged !== undefined) return staged
     }
@@ -69,7 +73,7 @@ export class ExternalCommits {
     try {
       const groupInfo = await this.groupInfo(convoId)
       if (!trusts && didOf(this.core.mls.infoOf(groupInfo).signer) === distrusted) return undefined
-      return await this.join(groupInfo)
+      return await this.join(convoId, groupInfo)
     } catch (err) {
       if (err instanceof XrpcError && !isUnusable(err)) throw err
       if (this.signal.aborted) throw err
@@ -92,10 +96,12 @@ export class ExternalCommits {
     return (await this.core.api.query(mls.getGroupInfo.main, { convoId })).groupInfo
   }
 
-  private async join(groupInfo: Uint8Array): Promise<Staged> {
+  private async join(convoId: ConvoId, groupInfo: Uint8Array): Promise<Staged> {
     try {
+      await mustFit(this.core, "groupInfo", convoId, this.core.mls.infoOf(groupInfo))
       return await this.core.mls.joinExternal(groupInfo)
     } catch (err) {
+      if (err instanceof ContraryError || err instanceof UnknownDeviceError) throw err
       throw new XrpcError(400, "InvalidGroupInfo", String(err))
     }
   }

@@ -11,6 +11,11 @@ export {
   type History, type HistoryBundle, HistoryError, type HistoryEvents, type HistoryRequest, type ImportedItem, isHistory,
 } from "./history.js"
 export type { Dispute } from "./disputes.js"
+export { AccountAwayError, type Accounts, type ListedDevice } from "./accounts.js"
+export { ContraryError } from "./binding.js"
+export { type Device, UnknownDeviceError } from "./devices.js"
+export type { Doubt } from "./members.js"
+export type { DeviceNews } from "./news.js"
 export { type Clock, systemClock } from "./clock.js"
 export {
   DiscardedError, errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, SealError, StoreError, StuckError,
@@ -32,7 +37,7 @@ export type { LexValue } from "./json.js"
 export type { Change, Group, Header, Info, Joined, Member, Mls, NewKeyPackage, Processed, Staged } from "./mls.js"
 export type { FailedCommit, Item, Thread } from "./records.js"
 export type { LogChecks, MakeLogChecks } from "./log-checks.js"
-export type { Finding, LieFinding, OtherKeyFinding, WentBackFinding } from "./log-findings.js"
+export type { ContraryFinding, Finding, LieFinding, OtherKeyFinding, WentBackFinding } from "./log-findings.js"
 export type { SignalEvent, StreamEvent } from "./events.js"
 export { type MemberCursor, mostSignals } from "./signals.js"
 export type { OpenSocket, Socket } from "./events-socket.js"

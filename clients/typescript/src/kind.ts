@@ -8,6 +8,7 @@ import { UnknownConvoError } from "./errors.js"
 import type { ExternalCommits } from "./external-commits.js"
 import type { LexValue } from "./json.js"
 import type { Log } from "./log.js"
+import type { Members } from "./members.js"
 import type { Plan, Sealed, SealedWrite, Write } from "./outbox.js"
 import type { Changes } from "./store.js"
 
@@ -15,6 +16,7 @@ import type { Changes } from "./store.js"
 export interface Parts extends Core {
   readonly log: Log
   readonly externalCommits: ExternalCommits
+  readonly members: Members
 }
 
 /** What a write brings the app, and what it changes. */
@@ -30,7 +32,7 @@ export interface Kind {
   /** Throws if the lexicon or this device's store says that the write can never be made. */
   check?(parts: Parts, queue: string, content: LexValue): Promise<void>
   /** See {@link Writer.prepare}. */
-  prepare?(parts: Parts, write: Write): Promise<void>
+  prepare?(parts: Parts, write: Write): Promise<void> | undefined
   seal(parts: Parts, write: Write): Promise<Plan>
   done(parts: Parts, write: SealedWrite, answer: string): Promise<Done>
   /** Takes back what `seal` changed: the server has not taken the request, and never will. */

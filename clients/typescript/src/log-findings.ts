@@ -3,7 +3,7 @@
 import { keyHashText } from "./log-head.js"
 
 /** What a verifier has found. `sentence` says it, and `evidence` has signed heads. */
-export type Finding = LieFinding | WentBackFinding | OtherKeyFinding | OtherSenderFinding
+export type Finding = LieFinding | WentBackFinding | OtherKeyFinding | OtherSenderFinding | ContraryFinding
 
 /** The server has lied. It stays. */
 export interface LieFinding {
@@ -63,6 +63,18 @@ export interface OtherSenderFinding {
   readonly mine: string
   readonly theirs: string
   readonly tag: string
+}
+
+/**
+ * The service says something of a group that MLS does not show, or shows otherwise. The client has not done
+ * what it asks for.
+ */
+export interface ContraryFinding {
+  readonly kind: "contrary"
+  readonly sentence: string
+  readonly evidence: readonly string[]
+  /** What was not believed: a Welcome, a GroupInfo, the successor of a reset, a removal, or a sender's name. */
+  readonly what: "welcome" | "groupInfo" | "successor" | "removal" | "sender"
 }
 
 /** A finding, as a verifier throws it. */

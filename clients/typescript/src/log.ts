@@ -1,14 +1,18 @@
 // Reading a convo's log.
 
 import { type Output } from "./api.js"
-import { sha256 } from "./bytes.js"
+import { hex, sha256 } from "./bytes.js"
+import { peopleIn } from "./binding.js"
 import type { Core } from "./core.js"
+import { isKnown } from "./devices.js"
 import { errorName, OutOfStepError, StuckError, UnknownConvoError } from "./errors.js"
 import type { ConvoId } from "./ids.js"
 import type { Seen } from "./log-state.js"
 import { kinds } from "./log-tree.js"
-import { didOf, type Header } from "./mls.js"
-import { isStuck, type Item, mustRead, names, type Own, type Pending, type Thread } from "./records.js"
+import { changesOf } from "./members.js"
+import { didOf, type Group, type Header, type Processed } from "./mls.js"
+import type { News } from "./news.js"
+import { isStuck, type Item, mustRead, names, type Own, type Pending, type Thread, type Withheld } from "./records.js"
 import { rewind } from "./rewind.js"
 import { type Changes, get, getAll, put } from "./store.js"
 import * as mls from "#lexicons"
@@ -25,15 +29,24 @@ interface Reading {
   pending: Pending | undefined
   readonly changes: Changes
   readonly items: Item[]
+  /** Set if the group has other members, or a proposal removes one. */
+  moved: boolean
+}
+
+/** What reading calls. */
+export interface LogHandler {
+  onItems(convo: ConvoId, items: Item[]): void
+  /** Adds to the changes of a page what its items bring with them. */
+  alongside(convo: ConvoId, items: readonly Item[], changes: Changes): Promise<void>
+  /** The group has other members, or a proposal removes one. */
+  onGroup(convo: ConvoId): void
 }
 
 /** Reads logs, and keeps what it has read. */
 export class Log {
   constructor(
     private readonly core: Core,
-    private readonly onItems: (convo: ConvoId, items: Item[]) => void,
-    /** Adds to the changes of a page what its items bring with them. */
-    private readonly alongside: (convo: ConvoId, items: readonly Item[], changes: Changes) => Promise<void> = async () => {},
+    private readonly handler: LogHandler,
   ) {}
 
   /** What this device knows of a convo. */
@@ -93,15 +106,17 @@ export class Log {
     const { store } = this.core
     const pending = await get<Pending>(store, names.pending(thread.convoId))
     const state = await mustRead(store, names.group(thread.convoId))
-    const reading: Reading = { thread, state, pending, changes: new Map(), items: [] }
+    const reading: Reading = { thread, state, pending, changes: new Map(), items: [], moved: false }
     const outOfStep = await this.takeAll(reading, entries)
     const { changes, items } = reading
     put(changes, names.thread(thread.convoId), reading.thread)
     changes.set(names.group(thread.convoId), reading.state)
     for (const item of items) put(changes, names.item(thread.convoId, item.seq), item)
-    await this.alongside(thread.convoId, items, changes)
+    await this.handler.alongside(thread.convoId, items, changes)
     await store.write(changes)
-    if (items.length > 0) this.onItems(thread.convoId, items)
+    if (items.length > 0) this.handler.onItems(thread.convoId, items)
+    if (reading.moved) this.handler.onGroup(thread.convoId)
+    await this.core.news.deliver()
     if (outOfStep !== undefined) throw outOfStep
   }
 
@@ -142,15 +157,16 @@ export class Log {
     const base = { seq, id, createdAt, sender, digest, own: false, state: "read" as const, ...(embedUri && { embedUri }) }
     if (entry.messageType === "reset") return { ...base, kind: "reset" }
     if (reading.pending?.digest === digest) {
-      reading.state = reading.pending.state
+      this.follow(reading, reading.pending.state)
       reading.pending = undefined
       changes.set(names.pending(thread.convoId), undefined)
-      return { ...base, kind: "commit", own: true }
+      return this.named(reading, { ...base, kind: "commit", own: true }, this.core.did)
     }
     const own = await get<Own>(this.core.store, names.own(digest))
     if (own !== undefined) {
       changes.set(names.own(digest), undefined)
-      return { ...base, kind: "application", own: true, messageId: own.messageId, content: own.content }
+      const item: Item = { ...base, kind: "application", own: true, messageId: own.messageId, content: own.content }
+      return this.named(reading, item, this.core.did)
     }
     return this.process(reading, entry.ciphertext, base)
   }
@@ -168,9 +184,14 @@ export class Log {
     if (epoch < entered || (rewound && epoch < present)) return { ...base, kind, state: "past" }
     try {
       const got = await mls.process(reading.state, bytes)
-      reading.state = got.state
       if (kind === "commit") this.passPending(reading)
-      return await this.readable(reading, { ...base, kind, sender: didOf(got.sender) || base.sender }, got.plaintext)
+      const sender = didOf(got.sender?.identity ?? "") || base.sender
+      if (got.external) this.askForInvitation(reading, mls.describe(reading.state), sender)
+      this.follow(reading, got.state)
+      this.hear(reading, sender)
+      if (kind === "proposal") this.hearLeaver(reading, got)
+      const item = this.named(reading, { ...base, kind }, sender)
+      return await this.readable(reading, item, got)
     } catch (err) {
       if (err instanceof OutOfStepError) throw err
       if (kind === "commit" && epoch === present) {
@@ -180,6 +201,53 @@ export class Log {
     }
   }
 
+  // follow goes on with another state of the group, and notes who has come and gone.
+  private follow(reading: Reading, state: Uint8Array): void {
+    const { mls, news } = this.core
+    const [before, after] = [mls.describe(reading.state), mls.describe(state)]
+    reading.state = state
+    if (before.epoch === after.epoch && after.active) return
+    const { thread, changes } = reading
+    const devices = changesOf(before, after)
+    reading.moved ||= devices.length > 0
+    const added = peopleIn(after).filter((did) => !peopleIn(before).includes(did))
+    if (added.length > 0) reading.thread = { ...thread, silent: [...(thread.silent ?? []), ...added] }
+    news.add(changes, ...devices.map((device): News => ({ convo: thread.convoId, device })))
+  }
+
+  // hear notes that somebody is in the group who has written.
+  private hear(reading: Reading, did: string): void {
+    const { thread } = reading
+    if (thread.silent?.includes(did)) reading.thread = { ...thread, silent: thread.silent.filter((one) => one !== did) }
+  }
+
+  // askForInvitation notes a person who has entered by an external commit, and whom nobody in the group has
+  // added before. Whether they may be here the server alone says.
+  private askForInvitation(reading: Reading, before: Group, did: string): void {
+    const { thread } = reading
+    const invited = did === this.core.did || thread.expected?.includes(did) || before.members.some(({ identity }) => didOf(identity) === did)
+    if (invited || thread.uninvited?.includes(did)) return
+    reading.thread = { ...thread, uninvited: [...(thread.uninvited ?? []), did] }
+  }
+
+  // hearLeaver notes a leaf whose own person has proposed to remove it.
+  private hearLeaver(reading: Reading, { sender, removes }: Processed): void {
+    if (sender === undefined || removes === undefined || didOf(sender.identity) !== didOf(removes.identity)) return
+    const { thread } = reading
+    reading.thread = { ...thread, leaving: [...(thread.leaving ?? []), hex(removes.signatureKey)] }
+    reading.moved = true
+  }
+
+  // named gives an item the sender that MLS shows. The app hears if the server has named another one.
+  private named(reading: Reading, item: Item, sender: string): Item {
+    if (sender !== item.sender) {
+      const { convoId: convo } = reading.thread
+      const sentence = `convo ${convo}: entry ${item.seq} is of ${sender}, and the service says that it is of ${item.sender}`
+      this.core.news.add(reading.changes, { convo, finding: { kind: "contrary", what: "sender", sentence, evidence: [] } })
+    }
+    return { ...item, sender }
+  }
+
   // passPending forgets a commit of this device that lost its epoch to another one.
   private passPending(reading: Reading): void {
     if (reading.pending === undefined) return
@@ -187,12 +255,34 @@ export class Log {
     reading.changes.set(names.pending(reading.thread.convoId), undefined)
   }
 
-  private async readable(reading: Reading, item: Item, plaintext: Uint8Array | undefined): Promise<Item> {
-    if (plaintext === undefined) return item
+  private async readable(reading: Reading, item: Item, { plaintext, sender }: Processed): Promise<Item> {
+    if (plaintext === undefined || sender === undefined) return item
     const { id, content } = this.core.envelope.unwrap(plaintext)
     const messageId = id ?? item.digest
     await this.forgetLoose(reading, messageId)
-    return { ...item, messageId, content }
+    const read: Item = { ...item, messageId, content }
+    if (isKnown(this.core.devices.of(sender).state) && !reading.thread.uninvited?.includes(item.sender)) return read
+    put(reading.changes, names.withheld(reading.thread.convoId, item.seq), { item: read, key: sender.signatureKey } satisfies Withheld)
+    return { ...item, messageId, state: "withheld" }
+  }
+
+  /** Gives the app the messages of devices that are known by now. The caller has the convo's lock. */
+  async release(convo: ConvoId): Promise<void> {
+    const { store, devices } = this.core
+    const thread = await this.thread(convo)
+    const changes: Changes = new Map()
+    const items: Item[] = []
+    for (const { item, key } of await getAll<Withheld>(store, names.withheldOf(convo))) {
+      const { state } = devices.of({ identity: item.sender, signatureKey: key })
+      if (!isKnown(state) || thread?.uninvited?.includes(item.sender)) continue
+      changes.set(names.withheld(convo, item.seq), undefined)
+      put(changes, names.item(convo, item.seq), item)
+      items.push(item)
+    }
+    if (items.length === 0) return
+    await this.handler.alongside(convo, items, changes)
+    await store.write(changes)
+    this.handler.onItems(convo, items)
   }
 
   // takeLoose returns what was read before and lost by the server, and has come back byte for byte, and

@@ -7,7 +7,7 @@
 import { p256 } from "@noble/curves/nist.js"
 import {
   acceptAll, type CiphersuiteImpl, type CiphersuiteName, type ClientConfig, type ClientState, createApplicationMessage,
-  createCommit, createGroup, type CryptoProvider, decodeGroupState, decodeMlsMessage, defaultCapabilities, encodeGroupState,
+  createCommit, createGroup, createProposal, type CryptoProvider, decodeGroupState, decodeMlsMessage, defaultCapabilities, encodeGroupState,
   encodeMlsMessage, generateKeyPackageWithKey, getCiphersuiteFromName, getCiphersuiteImpl, joinGroup, joinGroupExternal,
   type KeyPackage, makePskIndex, type MLSMessage, nobleCryptoProvider, type PrivateKeyPackage, processMessage, type Proposal,
   zeroOutUint8Array,
@@ -18,7 +18,7 @@ import { makeKeyPackageRef } from "ts-mls/keyPackage.js"
 import { decryptSenderData } from "ts-mls/privateMessage.js"
 import { hex, same } from "./bytes.js"
 import { lexParse, lexStringify } from "./json.js"
-import type { Change, Group, Header, Info, Joined, Member, Mls, NewKeyPackage, Processed, Staged } from "./mls.js"
+import { type Change, didOf, type Group, type Header, type Info, type Joined, type Member, type Mls, type NewKeyPackage, type Processed, type Staged } from "./mls.js"
 import { makeGroupInfo, readableByTsMls } from "./mls-ts-info.js"
 
 /** A KeyPackage's lifetime, in seconds: from an hour ago, for 84 days. */
@@ -136,28 +136,45 @@ export class TsMls implements Mls {
         proposalType: "add", add: { keyPackage: read(message, "mls_key_package").keyPackage },
       })),
     ]
-    const made = await createCommit({ state: this.read(state), cipherSuite: this.suite }, {
-      wireAsPublicMessage: true, extraProposals, ratchetTreeExtension: true,
+    const before = this.read(state)
+    const unappliedProposals = permitted(before)
+    const covered = new Set(Object.values(unappliedProposals).map(({ proposal }) => removedBy(proposal)))
+    const made = await createCommit({ state: { ...before, unappliedProposals }, cipherSuite: this.suite }, {
+      wireAsPublicMessage: true, extraProposals: extraProposals.filter((one) => !covered.has(removedBy(one) ?? NaN)), ratchetTreeExtension: true,
     })
     const staged = await this.staged(made.newState, encodeMlsMessage(made.commit))
     if (made.welcome === undefined) return staged
     return { ...staged, welcome: frame({ wireformat: "mls_welcome", welcome: made.welcome }) }
   }
 
+  async proposeRemoval(state: Uint8Array, leaf: number): Promise<{ state: Uint8Array; message: Uint8Array }> {
+    const proposal: Proposal = { proposalType: "remove", remove: { removed: leaf } }
+    const { newState, message } = await createProposal(this.read(state), true, proposal, this.suite)
+    return { state: encodeGroupState(newState), message: encodeMlsMessage(message) }
+  }
+
   async encrypt(state: Uint8Array, plaintext: Uint8Array): Promise<{ state: Uint8Array; message: Uint8Array }> {
-    const { newState, privateMessage, consumed } = await createApplicationMessage(this.read(state), plaintext, this.suite)
+    const before = this.read(state)
+    // The library sends nothing while any proposal is pending, whatever it is worth.
+    const { newState, privateMessage, consumed } = await createApplicationMessage({ ...before, unappliedProposals: {} }, plaintext, this.suite)
     const message = frame({ wireformat: "mls_private_message", privateMessage })
-    return { state: encodeAndErase(newState, consumed), message }
+    return { state: encodeAndErase({ ...newState, unappliedProposals: before.unappliedProposals }, consumed), message }
   }
 
   async process(state: Uint8Array, input: Uint8Array): Promise<Processed> {
     const message = read(input, "mls_public_message", "mls_private_message")
     const before = this.read(state)
-    const sender = await this.sender(before, message)
+    const leaf = await this.senderLeaf(before, message)
+    const members = membersOf(before.ratchetTree)
+    const at = (index: number | undefined) => members.find((member) => member.index === index)
     const result = await processMessage(message, before, makePskIndex(before, {}), acceptAll, this.suite)
     const plaintext = result.kind === "applicationMessage" ? result.message : undefined
     const next = encodeAndErase(result.newState, result.consumed)
-    return { state: next, kind: headerOf(message).kind, sender, ...(plaintext && { plaintext }) }
+    const { kind } = headerOf(message)
+    const removes = kind === "proposal" ? at(addedRemoval(before, result.newState)) : undefined
+    const external = enteredBy(message)
+    const sender = external ? membersOf(result.newState.ratchetTree).find(({ signatureKey }) => same(signatureKey, external)) : at(leaf)
+    return { state: next, kind, ...(sender && { sender }), ...(external && { external: true as const }), ...(removes && { removes }), ...(plaintext && { plaintext }) }
   }
 
   async groupInfo(state: Uint8Array): Promise<Uint8Array> {
@@ -167,7 +184,8 @@ export class TsMls implements Mls {
   infoOf(message: Uint8Array): Info {
     const { groupInfo } = read(message, "mls_group_info")
     const members = membersOf(ratchetTreeFromExtension(groupInfo) ?? [])
-    return { epoch: Number(groupInfo.groupContext.epoch), signer: identityAt(members, groupInfo.signer) }
+    const { groupId, epoch } = groupInfo.groupContext
+    return { groupId, epoch: Number(epoch), members, signer: members.find(({ index }) => index === groupInfo.signer)?.identity ?? "" }
   }
 
   describe(state: Uint8Array): Group {
@@ -182,8 +200,8 @@ export class TsMls implements Mls {
     return headerOf(read(message, "mls_public_message", "mls_private_message"))
   }
 
-  signatureKeyOf(keyPackage: Uint8Array): Uint8Array {
-    return read(keyPackage, "mls_key_package").keyPackage.leafNode.signaturePublicKey
+  leafOf(keyPackage: Uint8Array): Omit<Member, "index"> {
+    return memberOf(read(keyPackage, "mls_key_package").keyPackage.leafNode)
   }
 
   private async fresh(lastResort: boolean): Promise<{ publicPackage: KeyPackage; privatePackage: PrivateKeyPackage }> {
@@ -209,12 +227,7 @@ export class TsMls implements Mls {
     return { ...decoded[0], clientConfig: this.config }
   }
 
-  // sender finds who sent a message, which the library does not say.
-  private async sender(state: ClientState, message: Framed): Promise<string> {
-    const leaf = await this.senderLeaf(state, message)
-    return leaf === undefined ? "" : identityAt(membersOf(state.ratchetTree), leaf)
-  }
-
+  // senderLeaf finds who sent a message, which the library does not say.
   private async senderLeaf(state: ClientState, message: Framed): Promise<number | undefined> {
     if (message.wireformat === "mls_public_message") {
       const { sender } = message.publicMessage.content
@@ -242,6 +255,14 @@ function read<W extends Wireformat>(message: Uint8Array, ...wireformats: W[]): O
   return decoded[0] as Of<W>
 }
 
+// enteredBy returns the signature key of who enters by an external commit.
+function enteredBy(message: Framed): Uint8Array | undefined {
+  if (message.wireformat !== "mls_public_message") return undefined
+  const { content } = message.publicMessage
+  if (content.contentType !== "commit" || content.sender.senderType !== "new_member_commit") return undefined
+  return content.commit.path?.leafNode.signaturePublicKey
+}
+
 function headerOf(message: Framed): Header {
   const framed = message.wireformat === "mls_public_message" ? message.publicMessage.content : message.privateMessage
   return { kind: framed.contentType, epoch: Number(framed.epoch) }
@@ -250,15 +271,39 @@ function headerOf(message: Framed): Header {
 // membersOf lists the leaves of a tree. They are the nodes with even numbers (RFC 9420 §C).
 function membersOf(tree: ClientState["ratchetTree"]): Member[] {
   return tree.flatMap((node, i) => {
-    if (node?.nodeType !== "leaf") return []
-    const { credential, signaturePublicKey: signatureKey } = node.leaf
-    const identity = credential.credentialType === "basic" ? decoder.decode(credential.identity) : ""
-    return [{ index: i / 2, identity, signatureKey }]
+    return node?.nodeType === "leaf" ? [{ index: i / 2, ...memberOf(node.leaf) }] : []
   })
 }
 
-function identityAt(members: readonly Member[], leaf: number): string {
-  return members.find(({ index }) => index === leaf)?.identity ?? ""
+function memberOf({ credential, signaturePublicKey: signatureKey }: Pick<KeyPackage["leafNode"], "credential" | "signaturePublicKey">): Omit<Member, "index"> {
+  return { identity: credential.credentialType === "basic" ? decoder.decode(credential.identity) : "", signatureKey }
+}
+
+type Pending = ClientState["unappliedProposals"]
+
+// permitted returns the pending proposals that a commit contains: see {@link Mls.stage}. A leaf is removed
+// once, and never the committer's own.
+function permitted({ ratchetTree, unappliedProposals, privatePath }: ClientState): Pending {
+  const members = membersOf(ratchetTree)
+  const personAt = (leaf: number | undefined) => didOf(members.find(({ index }) => index === leaf)?.identity ?? "")
+  const taken = new Set<number>([privatePath.leafIndex])
+  return Object.fromEntries(Object.entries(unappliedProposals).filter(([, { proposal, senderLeafIndex }]) => {
+    const removed = removedBy(proposal)
+    const person = personAt(removed)
+    if (removed === undefined || taken.has(removed) || person === "" || person !== personAt(senderLeafIndex)) return false
+    taken.add(removed)
+    return true
+  }))
+}
+
+function removedBy(proposal: Proposal): number | undefined {
+  return proposal.proposalType === "remove" ? proposal.remove.removed : undefined
+}
+
+// addedRemoval returns the leaf that the newest pending proposal removes.
+function addedRemoval(before: ClientState, after: ClientState): number | undefined {
+  const [added] = Object.entries(after.unappliedProposals).filter(([ref]) => !(ref in before.unappliedProposals))
+  return added && removedBy(added[1].proposal)
 }
 
 // encodeAndErase encodes a state, and then overwrites the keys that were used up on the way to it.

@@ -24,8 +24,14 @@ export interface Mls {
   join(welcome: Uint8Array, secretOf: (ref: string) => Promise<Uint8Array | undefined>): Promise<Joined>
   /** Makes an external commit, which removes the leaf that this device has already, if it has one. */
   joinExternal(groupInfo: Uint8Array): Promise<Staged>
-  /** Makes a commit. The given state stays the group's until the commit is accepted. */
+  /**
+   * Makes a commit. The given state stays the group's until the commit is accepted. Of the pending proposals
+   * it contains those by which members remove leaves of their own person, and leaves out all others
+   * (§12.2): a member must not be able to stop a group.
+   */
   stage(state: Uint8Array, change: Change): Promise<Staged>
+  /** Proposes to remove a leaf, in a PublicMessage. The state that is returned has the proposal. */
+  proposeRemoval(state: Uint8Array, leaf: number): Promise<{ state: Uint8Array; message: Uint8Array }>
   /** Encrypts a message. Its key is used up in the state that is returned. */
   encrypt(state: Uint8Array, plaintext: Uint8Array): Promise<{ state: Uint8Array; message: Uint8Array }>
   /** Processes a message, a proposal or a commit of another device. */
@@ -38,8 +44,8 @@ export interface Mls {
   describe(state: Uint8Array): Group
   /** Reads what is not encrypted of a PublicMessage or PrivateMessage. */
   header(message: Uint8Array): Header
-  /** The signature key in a KeyPackage. */
-  signatureKeyOf(keyPackage: Uint8Array): Uint8Array
+  /** The leaf of a KeyPackage. */
+  leafOf(keyPackage: Uint8Array): Omit<Member, "index">
 }
 
 /** A KeyPackage and its private part. */
@@ -79,8 +85,12 @@ export interface Change {
 export interface Processed {
   readonly state: Uint8Array
   readonly kind: Header["kind"]
-  /** The identity in the sender's credential. `""` if the sender is not a member. */
-  readonly sender: string
+  /** The sender's leaf: before the message, and of an external commit the one that it makes. */
+  readonly sender?: Member
+  /** Set for an external commit, by which the sender has entered. */
+  readonly external?: true
+  /** Of a proposal to remove a leaf: the leaf. */
+  readonly removes?: Member
   /** Of an application message. */
   readonly plaintext?: Uint8Array
 }
@@ -104,7 +114,9 @@ export interface Group {
 
 /** What a GroupInfo says. */
 export interface Info {
+  readonly groupId: Uint8Array
   readonly epoch: number
+  readonly members: readonly Member[]
   /** The identity in the signer's credential. `""` if the tree does not have the signer. */
   readonly signer: string
 }

@@ -101,7 +101,7 @@ export interface RefusedWrite {
   readonly write: Write
   /** Of the answer, or 0 if the request cannot be made. */
   readonly status: number
-  /** Of the answer, or `SealError`. */
+  /** Of the answer, or the name of the {@link SealError}. */
   readonly error: string
   readonly text: string
 }
@@ -570,9 +570,9 @@ export class Outbox {
   }
 }
 
-// passes reports whether an error of a seal says something else than that the write is at fault.
+// passes reports whether an error of a seal says by its kind what is to be done.
 function passes(err: unknown): boolean {
-  return [XrpcError, NoAnswerError, OutOfStepError, StoreError].some((kind) => err instanceof kind)
+  return [XrpcError, NoAnswerError, OutOfStepError, SealError, StoreError].some((kind) => err instanceof kind)
 }
 
 function sealFailed(err: unknown): never {

@@ -33,8 +33,20 @@ export interface Thread {
   readonly resetTo?: ConvoId
   /** The same, once the device is in it. */
   readonly successor?: ConvoId
+  /** What the service says is its successor, and MLS does not show. */
+  readonly doubted?: ConvoId
+  /** A successor that the person goes on in, whatever MLS shows. */
+  readonly moveTo?: ConvoId
   /** Set if the person left the convo or was removed. */
   readonly left?: true
+  /** The signature keys, in hexadecimal, of leaves whose own persons have proposed to remove them. */
+  readonly leaving?: readonly string[]
+  /** Who has entered by external commit and was in no group of this convo, or of the one that it succeeds. */
+  readonly uninvited?: readonly string[]
+  /** Who was added while this device was in the group, and has said nothing since: they need not have joined. */
+  readonly silent?: readonly string[]
+  /** Of the successor of a reset: who was in the group before, and may enter this one. */
+  readonly expected?: readonly string[]
 }
 
 /** A commit that was accepted, and that the MLS library refused. */
@@ -65,14 +77,22 @@ export interface Item {
   readonly own: boolean
   /**
    * What became of it: `read`; `past`, if it is older than this device's membership, or belongs to the
-   * time in which the device was stuck: there is no key for it; `unreadable`, if MLS refused it.
+   * time in which the device was stuck: there is no key for it; `unreadable`, if MLS refused it; `withheld`,
+   * of a message whose sender's device is not known: its content comes once it is.
    */
-  readonly state: "read" | "past" | "unreadable"
+  readonly state: "read" | "past" | "unreadable" | "withheld"
   /** The message's own id and its content, of an application message that was read. */
   readonly messageId?: string
   readonly content?: Uint8Array
   /** What its sender has told the server of what it embeds. */
   readonly embedUri?: string
+}
+
+/** A message that was read, and whose sender's device is not known. */
+export interface Withheld {
+  readonly item: Item
+  /** The signature key of the sender's leaf. */
+  readonly key: Uint8Array
 }
 
 /** A commit of this device that the log has not shown yet. */
@@ -139,6 +159,13 @@ export const names = {
   cursor: "cursor",
   cursorAt: (service: string) => `cursor/${service}`,
   device: "device",
+  listed: "listed",
+  devices: "devices/",
+  knownDevice: (did: string, key: string) => `devices/${did}/${key}`,
+  withheldOf: (convo: string) => `withheld/${convo}/`,
+  withheld: (convo: string, seq: number) => `withheld/${convo}/${String(seq).padStart(16, "0")}`,
+  news: "news/",
+  oneNews: (id: string) => `news/${id}`,
 } as const
 
 /** The queue of the external commit that brings a device back into a convo. */

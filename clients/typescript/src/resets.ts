@@ -1,15 +1,16 @@
 // A convo that was reset goes on under another id: docs/clients/DISPUTES.md.
 
 import { hex } from "./bytes.js"
+import { ContraryError, groupOf, mustSucceed, successorIdOf, tellContrary } from "./binding.js"
 import type { Core } from "./core.js"
-import { errorName, isRefusal, OutOfStepError, successorIn, XrpcError } from "./errors.js"
+import { errorName, isRefusal, OutOfStepError, successorIn, UnknownConvoError, XrpcError } from "./errors.js"
 import type { ConvoId } from "./ids.js"
 import { idLength } from "./envelope.js"
 import type { LexValue } from "./json.js"
 import { once } from "./locks.js"
 import type { Log } from "./log.js"
 import type { Outbox } from "./outbox.js"
-import { type Item, lockOf, names, rejoinQueue, resetQueue, type Thread } from "./records.js"
+import { type Item, lockOf, mustRead, names, rejoinQueue, resetQueue, type Thread } from "./records.js"
 import { type Changes, get, put } from "./store.js"
 import type { ResetContent } from "./write-convos.js"
 import * as mls from "#lexicons"
@@ -54,10 +55,28 @@ export class Resets {
   private async write(convo: ConvoId, reason: string): Promise<ConvoId> {
     const queue = resetQueue(convo) // of its own: the convo's may be held
     const [begun] = this.outbox.pending(queue)
-    const newId = () => hex(this.core.clock.randomBytes(idLength))
-    const content: ResetContent = { convoId: convo, groupId: newId(), reason, claim: newId() }
-    const settled = begun ? this.outbox.settled(begun) : (await this.outbox.add(queue, "reset", content as unknown as LexValue)).settled
+    const content = begun?.content ?? (await this.contentOf(convo, reason))
+    const settled = begun ? this.outbox.settled(begun) : (await this.outbox.add(queue, "reset", content)).settled
     return ((await settled) as unknown as { convoId: ConvoId }).convoId
+  }
+
+  private async contentOf(convo: ConvoId, reason: string): Promise<LexValue> {
+    const { clock, store, mls: library } = this.core
+    const { groupId: old } = library.describe(await mustRead(store, names.group(convo)))
+    const groupId = hex(await successorIdOf(old, clock.randomBytes(idLength)))
+    const content: ResetContent = { convoId: convo, groupId, reason, claim: hex(clock.randomBytes(idLength)) }
+    return content as unknown as LexValue
+  }
+
+  /** Goes on in what the service says is the successor of a convo, because the person wants that. */
+  async moveTo(convo: ConvoId, successor: ConvoId): Promise<void> {
+    await this.core.locks.run(lockOf(convo), async () => {
+      const thread = await this.log.thread(convo)
+      if (thread === undefined) throw new UnknownConvoError(`this device is not in convo ${convo}`)
+      const { doubted: _, ...rest } = thread
+      await this.log.save({ ...rest, moveTo: successor })
+    })
+    await this.follow(convo, successor)
   }
 
   /** Goes on in the successor of a convo. It is stored, and a later life repeats what a crash has ended. */
@@ -75,19 +94,19 @@ export class Resets {
 
   private async goOn(convo: ConvoId, successor: ConvoId): Promise<void> {
     const before = await this.log.thread(convo)
-    if (before === undefined || before.left) return
+    if (before === undefined || before.left || before.doubted === successor) return
     await this.note(convo, successor)
     await this.waitIfOwn(convo, successor)
-    if ((await this.log.thread(successor)) === undefined) {
-      try {
-        await this.handler.enter(successor)
-      } catch (err) {
-        const next = errorName(err) === "ConvoClosed" ? successorIn(String(err)) : undefined
-        if (next === undefined) throw err
-        return this.goOn(convo, next) // it was reset too
-      }
+    await this.readToItsEnd(convo) // it says who may be in the successor
+    try {
+      if ((await this.log.thread(successor)) === undefined) await this.handler.enter(successor)
+      else await this.check(convo, successor)
+    } catch (err) {
+      if (err instanceof ContraryError) return this.doubt(convo, successor)
+      const next = errorName(err) === "ConvoClosed" ? successorIn(String(err)) : undefined
+      if (next === undefined) throw err
+      return this.goOn(convo, next) // it was reset too
     }
-    await this.readToItsEnd(convo)
     for (const { write } of await this.outbox.refused()) { // no way back is needed, nor another reset
       if ([rejoinQueue(convo), resetQueue(convo)].includes(write.queue)) await this.outbox.discard(write.id)
     }
@@ -99,6 +118,32 @@ export class Resets {
       return true
     })
     if (first) this.handler.onMoved(convo, successor)
+  }
+
+  // check checks a successor in which this device is already: its Welcome has come before the news of the reset.
+  private check(convo: ConvoId, successor: ConvoId): Promise<void> {
+    return this.core.locks.run(lockOf(successor), async () => {
+      const [before, thread, group] = [await this.log.thread(convo), await this.log.thread(successor), await groupOf(this.core, successor)]
+      if (before === undefined || thread === undefined || group === undefined) return
+      try {
+        const expected = await mustSucceed(this.core, before, group)
+        await this.log.save({ ...thread, expected, uninvited: (thread.uninvited ?? []).filter((did) => !expected.includes(did)) })
+      } catch (err) {
+        if (err instanceof ContraryError) await tellContrary(this.core, convo, err)
+        throw err
+      }
+    })
+  }
+
+  // doubt stays in a convo whose successor its members have not made, as far as MLS shows. The app has heard
+  // it, and can ask the person.
+  private doubt(convo: ConvoId, successor: ConvoId): Promise<void> {
+    return this.core.locks.run(lockOf(convo), async () => {
+      const thread = await this.log.thread(convo)
+      if (thread === undefined) return
+      const { resetTo: _, ...rest } = thread
+      await this.log.save({ ...rest, doubted: successor })
+    })
   }
 
   // note stores on which way the device is, and where the successor is.

@@ -214,9 +214,11 @@ export class Services {
     return prepared ?? this.claimAll(dids, cipherSuite, claim, convo, some)
   }
 
-  /** Claims what the next {@link claim} returns. */
-  async prepare(dids: readonly Did[], cipherSuite: string, claim: string, convo: string): Promise<void> {
-    this.prepared.set([claim, ...dids].join(" "), await this.claimAll(dids, cipherSuite, claim, convo, false))
+  /** Claims what the next {@link claim} returns too. */
+  async prepare(dids: readonly Did[], cipherSuite: string, claim: string, convo: string): Promise<Claimed> {
+    const claimed = await this.claimAll(dids, cipherSuite, claim, convo, false)
+    this.prepared.set([claim, ...dids].join(" "), claimed)
+    return claimed
   }
 
   private async claimAll(dids: readonly Did[], cipherSuite: string, claim: string, convo: string | undefined, some: boolean): Promise<Claimed> {

@@ -1,10 +1,11 @@
 // Signals: what members say to those who are connected, and nobody keeps. docs/clients/SIGNALS.md.
 
 import type { Core } from "./core.js"
+import { isKnown } from "./devices.js"
 import { UnknownConvoError, verdictOf, XrpcError } from "./errors.js"
 import type { Did } from "./ids.js"
 import { didOf } from "./mls.js"
-import { lockOf, names } from "./records.js"
+import { lockOf, names, type Thread } from "./records.js"
 import { type Changes, get, put } from "./store.js"
 import * as mls from "#lexicons"
 
@@ -59,7 +60,10 @@ export class Signals {
   private async encrypt(convo: string, content: Uint8Array): Promise<Uint8Array | undefined> {
     const state = await this.core.store.read(names.group(convo))
     if (state === undefined) throw new UnknownConvoError(`this device is not in convo ${convo}`)
-    const { epoch } = this.core.mls.describe(state)
+    const group = this.core.mls.describe(state)
+    const thread = await get<Thread>(this.core.store, names.thread(convo))
+    if (thread === undefined || this.core.devices.unknownIn(group, thread).length > 0) return undefined
+    const { epoch } = group
     const before = await get<SentSignals>(this.core.store, names.signals(convo))
     const count = before?.epoch === epoch ? before.count : 0
     if (count >= mostSignals) return undefined
@@ -70,7 +74,7 @@ export class Signals {
     return encrypted.message
   }
 
-  /** Decrypts a signal. Returns nothing for one of this device, or that cannot be read now. */
+  /** Decrypts a signal. Returns nothing for one of this device, of a device that is not known, or that cannot be read now. */
   read(convo: string, payload: Uint8Array): Promise<{ did: string; content: Uint8Array } | undefined> {
     return this.core.locks.run(lockOf(convo), async () => {
       const state = await this.core.store.read(names.group(convo))
@@ -80,7 +84,9 @@ export class Signals {
         if (kind !== "application" || epoch !== this.core.mls.describe(state).epoch) return undefined
         const got = await this.core.mls.process(state, payload)
         await this.core.store.write(new Map([[names.group(convo), got.state]]))
-        return got.plaintext && { did: didOf(got.sender), content: got.plaintext }
+        const { sender, plaintext: content } = got
+        if (sender === undefined || content === undefined || !isKnown(this.core.devices.of(sender).state)) return undefined
+        return { did: didOf(sender.identity), content }
       } catch {
         return undefined // of this device itself, repeated, or damaged
       }

@@ -2,7 +2,9 @@
 
 import { fromBase64url, hex } from "./bytes.js"
 import type { Output } from "./api.js"
+import { ContraryError, mustFit } from "./binding.js"
 import type { Core } from "./core.js"
+import { UnknownDeviceError } from "./devices.js"
 import { errorName, verdictOf, XrpcError } from "./errors.js"
 import type { ConvoId } from "./ids.js"
 import { deviceIdOf } from "./keypackages.js"
@@ -50,6 +52,7 @@ export class Welcomes {
    * the server, and fetches once more.
    *
    * @throws WelcomeLostError if the second Welcome is of no use either, or there is none any more
+   * @throws ContraryError if the Welcome is not for the convo's group
    */
   async join(convo: ConvoId): Promise<void> {
     let failed: unknown
@@ -58,13 +61,21 @@ export class Welcomes {
       try {
         if (!saved.joined) await this.enter(saved)
       } catch (err) {
+        if (err instanceof UnknownDeviceError) throw err
         failed = err
         await this.report(saved, err)
+        if (err instanceof ContraryError) return this.refuse(saved, err)
         continue
       }
       return this.confirm(saved)
     }
     throw new WelcomeLostError(`convo ${convo}: ${String(failed)}`, { cause: failed })
+  }
+
+  // refuse forgets a Welcome that is not for the convo's group.
+  private async refuse({ convoId }: SavedWelcome, err: ContraryError): Promise<never> {
+    await this.core.store.write(new Map([[names.welcome(convoId), undefined]]))
+    throw err
   }
 
   // saved is the Welcome of an earlier life. Only the first attempt uses it.
@@ -93,9 +104,11 @@ export class Welcomes {
     const { convoId } = saved
     const { mls: library, store } = this.core
     const { state, ref } = await library.join(saved.welcome, async (one) => (await this.keyPackage(one))?.secret)
-    const { groupId, epoch } = library.describe(state)
+    const group = library.describe(state)
+    const { groupId, epoch } = group
+    const expected = await mustFit(this.core, "welcome", convoId, group)
     const thread: Thread = {
-      convoId, groupId: hex(groupId), first: 0, cursor: 0, last: "", entered: epoch, joinedWith: ref,
+      convoId, groupId: hex(groupId), first: 0, cursor: 0, last: "", entered: epoch, joinedWith: ref, ...(expected && { expected }),
     }
     const changes: Changes = new Map([[names.group(convoId), state]])
     put(changes, names.thread(convoId), thread)

@@ -1,7 +1,9 @@
 // Commits of members. A commit is not merged when it is accepted: the log shows it at its place, after
 // the messages of the epoch that it ends.
 
-import { base64url, fromBase64url, same } from "./bytes.js"
+import { base64url, fromBase64url, hex, same } from "./bytes.js"
+import { isKnown, type Leaf, UnknownDeviceError } from "./devices.js"
+import { SealError } from "./errors.js"
 import type { Did } from "./ids.js"
 import { checkInput } from "./api.js"
 import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
@@ -24,6 +26,8 @@ export interface AddContent {
 /** What a write of the kind `remove` holds. */
 export interface RemoveContent {
   readonly did: Did
+  /** Set to remove this device alone: its signature key, in hexadecimal. */
+  readonly device?: string
 }
 
 /** Where the service has put a commit. */
@@ -64,7 +68,9 @@ const add: Kind = {
   async prepare(parts, write) {
     const { claim } = write.content as unknown as AddContent
     const { wanted } = await wantedOf(parts, write)
-    if (wanted.length > 0) await parts.services.prepare(wanted, parts.mls.cipherSuite, claim, write.queue)
+    if (wanted.length === 0) return
+    const { keyPackages } = await parts.services.prepare(wanted, parts.mls.cipherSuite, claim, write.queue)
+    await admitted(parts, wanted, keyPackages.map((one) => fromBase64url(one)), false)
   },
   async seal(parts, write) {
     const { claim } = write.content as unknown as AddContent
@@ -74,7 +80,7 @@ const add: Kind = {
     const remove = wanted.flatMap((did) => leavesOf(group, did))
     const { packages, receipts } = await claimPackages(parts, wanted, claim, write.queue)
     // Some libraries cannot remove and add one signature key in one commit.
-    const fresh = packages.filter((one) => !remove.some(({ signatureKey }) => same(signatureKey, parts.mls.signatureKeyOf(one))))
+    const fresh = packages.filter((one) => !remove.some(({ signatureKey }) => same(signatureKey, parts.mls.leafOf(one).signatureKey)))
     return stage(parts, write, { add: fresh, remove: remove.map(({ index }) => index) }, (staged, epoch) =>
       sealed(parts, mls.addMembers.main, {
         convoId: write.queue, didList: [...wanted], commit: base64url(staged.commit), groupInfo: staged.groupInfo,
@@ -103,18 +109,21 @@ const remove: Kind = {
     await mustBeIn(parts, convoId)
   },
   async seal(parts, write) {
-    const { did } = write.content as unknown as RemoveContent
+    const { did, device } = write.content as unknown as RemoveContent
     await readPending(parts, write.queue)
     const group = parts.mls.describe(await mustRead(parts.store, names.group(write.queue)))
-    const leaves = leavesOf(group, did).map(({ index }) => index)
+    const leaves = leavesOf(group, did).filter(({ signatureKey }) => device === undefined || hex(signatureKey) === device)
     if (leaves.length === 0) return { result: { epoch: group.epoch, seq: 0 }, changes: new Map() }
-    return stage(parts, write, { remove: leaves }, (staged, epoch) =>
-      sealed(parts, mls.leaveConvo.main, {
-        convoId: write.queue, targetDid: did, commit: base64url(staged.commit), groupInfo: staged.groupInfo,
-      }, { bytes: staged.commit, epoch }))
+    return stage(parts, write, { remove: leaves.map(({ index }) => index) }, (staged, epoch) => {
+      const [convoId, { commit, groupInfo }] = [write.queue, staged]
+      const object = { bytes: commit, epoch }
+      if (device !== undefined) return sealed(parts, mls.submitCommit.main, { convoId, commit, groupInfo }, object)
+      return sealed(parts, mls.leaveConvo.main, { convoId, targetDid: did, commit: base64url(commit), groupInfo }, object)
+    })
   },
-  async done(_parts, _write, answer) {
-    const { newEpoch, seq } = answerOf(mls.leaveConvo.main, answer)
+  async done(_parts, write, answer) {
+    const { device } = write.content as unknown as RemoveContent
+    const { newEpoch, seq } = answerOf(device === undefined ? mls.leaveConvo.main : mls.submitCommit.main, answer)
     return committed(newEpoch, seq)
   },
   undo,
@@ -155,10 +164,27 @@ function leavesOf(group: Group, did: string) {
 /**
  * Claims a KeyPackage of each device of each person: see {@link Services.claim}. The outbox repeats it: so
  * the convo's lock is free meanwhile, and the write can be discarded.
+ *
+ * @param some set to go without the people who have none that can be used
  */
 export async function claimPackages(
   parts: Parts, dids: readonly Did[], claim: string, convoId?: string, some = false,
 ): Promise<{ packages: Uint8Array[]; receipts: readonly string[] }> {
   const { keyPackages, receipts } = await parts.services.claim(dids, parts.mls.cipherSuite, claim, convoId, some)
-  return { packages: keyPackages.map((one) => fromBase64url(one)), receipts }
+  return { packages: await admitted(parts, dids, keyPackages.map((one) => fromBase64url(one)), some), receipts }
+}
+
+// admitted returns the KeyPackages of devices that those people list whom this person has asked for. The
+// service has chosen them, and could have made them itself.
+async function admitted(parts: Parts, dids: readonly Did[], packages: readonly Uint8Array[], some: boolean): Promise<Uint8Array[]> {
+  const leaves = packages.map((one) => parts.mls.leafOf(one))
+  const asked = leaves.map(({ identity }) => dids.some((did) => did === didOf(identity)))
+  const devices = await parts.devices.judge(leaves.filter((_, i) => asked[i]))
+  const known = packages.filter((_, i) => asked[i] && isKnown(parts.devices.of(leaves[i] as Leaf).state))
+  const people = new Set(known.map((one) => didOf(parts.mls.leafOf(one).identity)))
+  const without = dids.filter((did) => !people.has(did))
+  if (without.length === 0 || some) return known
+  const waiting = devices.filter(({ did, state }) => state === "waiting" && without.includes(did))
+  if (waiting.length > 0) throw new UnknownDeviceError(waiting)
+  throw new SealError(`${without.join(", ")} lists none of the devices whose KeyPackages the service has handed out`)
 }

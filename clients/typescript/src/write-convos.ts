@@ -5,10 +5,11 @@ import { asConvoId, type ConvoId, type Did } from "./ids.js"
 import { checkInput } from "./api.js"
 import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
 import { XrpcError } from "./errors.js"
+import { groupOf, peopleIn } from "./binding.js"
 import { didOf } from "./mls.js"
 import type { Plan, Sealed, SealedWrite, Write } from "./outbox.js"
 import { type Item, mustRead, names, type Thread } from "./records.js"
-import { type Changes, get, put } from "./store.js"
+import { type Changes, get, getAll, put } from "./store.js"
 import { claimPackages } from "./write-commits.js"
 import * as mls from "#lexicons"
 
@@ -129,9 +130,17 @@ async function enterFounded(parts: Parts, write: SealedWrite, id: ConvoId): Prom
   const { groupId } = write.content as unknown as CreateContent | ResetContent
   const state = await mustRead(parts.store, names.founded(groupId))
   const changes: Changes = new Map([[names.founded(groupId), undefined], [names.group(id), state]])
-  const thread: Thread = { convoId: id, groupId, first: 0, cursor: 0, last: "", entered: write.sealed.epoch ?? 0 }
+  const silent = peopleIn(parts.mls.describe(state)).filter((did) => did !== parts.did)
+  const thread: Thread = { convoId: id, groupId, first: 0, cursor: 0, last: "", entered: write.sealed.epoch ?? 0, silent }
   put(changes, names.thread(id), thread)
   return { result: { convoId: id }, changes }
+}
+
+// expectedIn returns who may enter a convo by external commit, beside those who are in its group.
+async function expectedIn(parts: Parts, convo: ConvoId, before: Thread | undefined): Promise<readonly string[] | undefined> {
+  if (before !== undefined) return before.expected
+  const old = (await getAll<Thread>(parts.store, names.threads)).find(({ resetTo }) => resetTo === convo)
+  return old && peopleIn(await groupOf(parts, old.convoId))
 }
 
 async function forgetFounded(_parts: Parts, write: Write): Promise<Changes> {
@@ -188,7 +197,7 @@ const rejoin: Kind = {
     const before = await get<Thread>(parts.store, names.thread(convoId))
     parts.externalCommits.accepted(convoId)
     if (before?.rewound || before?.stuck) enterFrom(before, own, newEpoch, changes)
-    else enterAt(convoId, hex(parts.mls.describe(state).groupId), own, newEpoch, changes)
+    else enterAt(convoId, hex(parts.mls.describe(state).groupId), own, newEpoch, changes, await expectedIn(parts, convoId, before))
     return { result: { epoch: newEpoch, seq }, changes }
   },
 
@@ -211,13 +220,41 @@ function enterFrom(before: Thread, own: Item, entered: number, changes: Changes)
 
 // enterAt begins to read at the device's own commit. What it has read before stays.
 function enterAt(
-  convoId: ConvoId, groupId: string, own: Item, entered: number, changes: Changes,
+  convoId: ConvoId, groupId: string, own: Item, entered: number, changes: Changes, expected: readonly string[] | undefined,
 ): void {
   const { seq } = own
-  const thread: Thread = { convoId, groupId, first: seq, cursor: seq, last: "", entered }
+  const thread: Thread = { convoId, groupId, first: seq, cursor: seq, last: "", entered, ...(expected && { expected }) }
   put(changes, names.thread(convoId), thread)
   put(changes, names.item(convoId, seq), own)
 }
 
+/** What a write of the kind `retire` holds. */
+export interface RetireContent {
+  /** The signature key of a leaf of this person, in hexadecimal. */
+  readonly device: string
+}
+
+// retire proposes to remove a leaf of this person, so that others see by MLS that it leaves.
+const retire: Kind = {
+  check: mustBeIn,
+  async seal(parts, write) {
+    const { device } = write.content as unknown as RetireContent
+    const thread = await parts.log.thread(write.queue)
+    const state = await mustRead(parts.store, names.group(write.queue))
+    const { epoch, active, members } = parts.mls.describe(state)
+    const leaf = members.find(({ signatureKey }) => hex(signatureKey) === device)
+    const cannot = !active || thread?.stuck || thread?.lost
+    if (leaf === undefined || cannot) return { result: {}, changes: new Map() }
+    const { message } = await parts.mls.proposeRemoval(state, leaf.index)
+    const request = await sealed(parts, mls.sendMessage.main, {
+      convoId: write.queue, senderDid: parts.did, epoch, ciphertext: message,
+    }, { bytes: message, epoch })
+    return { sealed: request, changes: new Map() }
+  },
+  done: async () => ({ result: {}, changes: new Map() }),
+  undo: async () => new Map(),
+  catchUp: async (parts, write) => void (await parts.log.read(write.queue)),
+}
+
 /** Making, resetting, leaving and coming back. */
-export const kindsOfConvos = { create, reset, leave, rejoin }
+export const kindsOfConvos = { create, reset, retire, leave, rejoin }

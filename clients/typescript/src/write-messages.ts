@@ -32,11 +32,18 @@ export const kindOfMessages: Kind = {
     await mustBeIn(parts, convoId)
   },
 
+  prepare(parts, write) {
+    return parts.members.prepare(write.queue)
+  },
+
   async seal(parts: Parts, write: Write): Promise<Plan> {
     const { id, content, ...embed } = write.content as unknown as SendContent
     await readPending(parts, write.queue)
     const state = await mustRead(parts.store, names.group(write.queue))
-    const { epoch } = parts.mls.describe(state)
+    const group = parts.mls.describe(state)
+    const { epoch } = group
+    const thread = await parts.log.thread(write.queue)
+    if (thread !== undefined) parts.devices.mustKnow(group, thread)
     const encrypted = await parts.mls.encrypt(state, parts.envelope.wrap({ id, content }))
     const request = await sealed(parts, mls.sendMessage.main, {
       convoId: write.queue, senderDid: parts.did, epoch, ciphertext: encrypted.message, ...embed,

@@ -37,8 +37,10 @@ export class ClientWriter implements Writer {
     return kindOf(write).prepare?.(this.parts, write)
   }
 
-  // A removal stays behind the addition of the person.
+  // A removal stays behind the addition of the person, and a message behind an earlier one, which waits until
+  // everybody in the group is known.
   passes({ kind, content }: Write, before: Write): boolean {
+    if (before.kind === "send") return kind !== "send"
     const { dids } = before.content as { dids?: readonly string[] }
     return kind !== "remove" || !dids?.includes((content as unknown as RemoveContent).did)
   }

@@ -15,6 +15,7 @@ import type { AddContent } from "../src/write-commits.js"
 import type { CreateContent } from "../src/write-convos.js"
 import type { SendContent } from "../src/write-messages.js"
 import { chanceOf, testClock } from "./support/chance.js"
+import { gullible } from "./support/everyone.js"
 import { KillingStore } from "./support/killing.js"
 import { longestPlaintext, modelMls } from "./support/model-mls.js"
 import { missingAsset, ModelService, people } from "./support/model-service.js"
@@ -137,6 +138,7 @@ class Run {
   private async live(calls: number, last = false): Promise<void> {
     const from = this.made.length
     const client = await Client.open({
+      accounts: gullible(me),
       did: me, store: this.store, mls: modelMls(me), transport: this.service, clock: testClock(this.chance),
       events: {
         onStop: () => setImmediate(() => client.resume()),

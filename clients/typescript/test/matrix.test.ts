@@ -17,6 +17,7 @@ import { MemoryStore } from "../src/store.js"
 import type { Call, Transport } from "../src/transport.js"
 import { chanceOf } from "./support/chance.js"
 import { clearFaults, type Fault, needsServer, newAccounts, plan, transportOf } from "./support/dev.js"
+import { gullible } from "./support/everyone.js"
 import { bytesOf, openPhone, textsOf } from "./support/phone.js"
 
 const count = Number(process.env.TEST_MESSAGES ?? 15)
@@ -138,7 +139,7 @@ test(`${count} messages of a device that is killed`, needsServer, async () => {
   const [one, two] = await newAccounts(2)
   assert.ok(one && two)
   const chance = chanceOf(99)
-  const bob = await openPhone(one, new MemoryStore())
+  const bob = await openPhone(one, new MemoryStore(), { accounts: gullible(one) })
   const file = join(folder, "mortal")
   await life(two, file, 0)
   const convo = await bob.createConvo([two])
@@ -155,7 +156,7 @@ test(`${count} messages of a device that is killed`, needsServer, async () => {
   await racing
   await check(bob, convo, "mortal", count)
   const store = await FileStore.open(file)
-  const again = await openPhone(two, store)
+  const again = await openPhone(two, store, { accounts: gullible(two) })
   await check(again, convo, "mortal", count)
   console.log(`kill -9: ${count} messages, ${kills} kills: 0 lost, 0 doubled`)
   await Promise.all([bob.close(), again.close()])

@@ -4,6 +4,7 @@ import assert from "node:assert/strict"
 import { randomBytes } from "node:crypto"
 import { test } from "node:test"
 import { Api } from "../src/api.js"
+import { successorIdOf } from "../src/binding.js"
 import { base64url } from "../src/bytes.js"
 import type { Client, ClientOptions } from "../src/client.js"
 import { systemClock } from "../src/clock.js"
@@ -13,6 +14,7 @@ import { XrpcError } from "../src/errors.js"
 import { MemoryStore, type Store } from "../src/store.js"
 import type { Call, Transport } from "../src/transport.js"
 import { clearFaults, needsServer, newAccounts, plan, transportOf } from "./support/dev.js"
+import { accountsOf } from "./support/everyone.js"
 import { KillingStore } from "./support/killing.js"
 import { bytesOf, openPhone, suite, textsOf } from "./support/phone.js"
 import * as mls from "#lexicons"
@@ -47,12 +49,14 @@ async function open(did: Did, store: Store = new MemoryStore(), options: Partial
   return { did, client, moved, goesOn }
 }
 
-// reset replaces the convo's group by one of another device of did's, with the devices of some members.
-async function reset(did: Did, convoId: ConvoId, members: readonly Did[]): Promise<ConvoId> {
+// reset replaces the convo's group by one of another device of a person's, with the devices of some members.
+async function reset({ did, client }: Device, convoId: ConvoId, members: readonly Did[]): Promise<ConvoId> {
+  const { groupId } = await client.group(convoId)
   const api = new Api(transportOf(did), systemClock, new AbortController().signal)
   const library = await TsMls.create(did, suite)
+  await accountsOf(did).list({ key: library.signatureKey, cipherSuite: suite })
   const { keyPackages } = await api.query(mls.getKeyPackages.main, { dids: [...members], cipherSuite: suite, convoId })
-  const group = await library.stage(await library.create(randomBytes(16)), {
+  const group = await library.stage(await library.create(await successorIdOf(groupId, randomBytes(16))), {
     add: keyPackages.map(({ keyPackage }) => Buffer.from(keyPackage, "base64url")),
   })
   assert.ok(group.welcome)
@@ -77,7 +81,7 @@ test("devices go on in the successor: by an event, a refusal, and the log", opti
   await dave.client.close()
   bob.client.listen()
 
-  const next = await reset(a, convo, [a, b]) // carol and dave have no device in the new group
+  const next = await reset(alice, convo, [a, b]) // carol and dave have no device in the new group
   assert.equal(await bob.goesOn(), next)
   const late = await carol.client.send(convo, bytesOf("late"))
   const also = await carol.client.send(convo, bytesOf("and one more"))
@@ -115,7 +119,7 @@ test("a message whose answer was lost stays in the old convo", options, async ()
   const first = await bob.client.send(convo, bytesOf("arrived"))
   await first.sent
   assert.equal(await clearFaults(), 1)
-  const next = await reset(a, convo, [a, b])
+  const next = await reset(alice, convo, [a, b])
   await (await bob.client.send(convo, bytesOf("moved"))).sent
   assert.equal(await bob.goesOn(), next)
   await alice.client.syncAll()
@@ -244,7 +248,7 @@ test("a device whose successor was reset too goes on in the last one", options, 
   await alice.client.add(convo, [c])
   await carol.client.join(convo)
   last = await alice.client.createConvo([c])
-  await reset(alice.did, convo, [bob.did])
+  await reset(alice, convo, [bob.did])
   await (await carol.client.send(convo, bytesOf("late"))).sent
   assert.equal(await carol.goesOn(), last)
   await alice.client.sync(last as ConvoId)

@@ -74,11 +74,15 @@ export function modelMls(did: string): Mls {
       const state = valueOf<State>(bytes)
       const { kind, epoch, by, members } = valueOf<ModelMessage>(input)
       if (by === did || epoch !== state.epoch || members === undefined) throw new Error("cannot be processed")
-      return { state: bytesOf({ ...state, epoch: epoch + 1, generation: 0, members } satisfies State), kind, sender: by }
+      return { state: bytesOf({ ...state, epoch: epoch + 1, generation: 0, members } satisfies State), kind, sender: { index: state.members.indexOf(by), identity: by, signatureKey: bytesOf({ identity: by }) } }
     },
     groupInfo: async (state) => state,
-    infoOf: (info) => ({ epoch: valueOf<State>(info).epoch, signer: "" }),
+    proposeRemoval: no,
+    infoOf: (info) => ({ ...describe(info), signer: "" }),
     header: (message) => valueOf<ModelMessage>(message),
-    signatureKeyOf: (keyPackage) => bytesOf({ identity: valueOf<{ did: string }>(keyPackage).did }),
+    leafOf: (keyPackage) => {
+      const { did: identity } = valueOf<{ did: string }>(keyPackage)
+      return { identity, signatureKey: bytesOf({ identity }) }
+    },
   }
 }

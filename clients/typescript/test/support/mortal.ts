@@ -8,6 +8,7 @@ import { FileStore } from "../../src/store-file.js"
 import { get, put } from "../../src/store.js"
 import { asConvoId, asDid } from "../../src/ids.js"
 import { transportOf } from "./dev.js"
+import { gullible } from "./everyone.js"
 import { bytesOf, openPhone } from "./phone.js"
 import { Steps } from "./steps.js"
 
@@ -16,6 +17,7 @@ const [did = "", file = "", kill = "0", convo = "", count = "0", text = ""] = pr
 const steps = new Steps(Number(kill))
 const store = steps.store(await FileStore.open(file))
 const phone = await openPhone(asDid(did), store, {
+  accounts: gullible(did),
   transport: steps.transport(transportOf(asDid(did))),
   events: {
     onFailure: (err) => fail(err),

@@ -7,6 +7,7 @@ import type { ConvoId, Did } from "../../src/ids.js"
 import { TsMls } from "../../src/mls-ts.js"
 import type { Store } from "../../src/store.js"
 import { transportOf } from "./dev.js"
+import { accountsOf } from "./everyone.js"
 
 export const suite = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
 
@@ -26,7 +27,7 @@ export async function openPhone(did: Did, store: Store, options: Partial<ClientO
   const saved = await store.read("test/device")
   const mls = saved === undefined ? await TsMls.create(did, suite) : await TsMls.import(saved)
   if (saved === undefined) await store.write(new Map([["test/device", mls.export()]]))
-  return Client.open({ did, store, mls, transport: transportOf(did), clock: hastyClock(50), fullStock: 5, ...options })
+  return Client.open({ did, store, mls, accounts: accountsOf(did), transport: transportOf(did), clock: hastyClock(50), fullStock: 5, ...options })
 }
 
 const encoder = new TextEncoder()

@@ -1,0 +1,175 @@
+// Who is in a convo's group: docs/clients/DEVICES.md.
+
+import { hex } from "./bytes.js"
+import type { Core } from "./core.js"
+import { type Device, isKnown } from "./devices.js"
+import type { ConvoId, Did } from "./ids.js"
+import { backoff } from "./clock.js"
+import { once } from "./locks.js"
+import type { Log } from "./log.js"
+import { didOf, type Group } from "./mls.js"
+import type { DeviceNews, News } from "./news.js"
+import type { Outbox } from "./outbox.js"
+import { lockOf, mustRead, names, type Thread } from "./records.js"
+import type { Changes } from "./store.js"
+import type { RemoveContent } from "./write-commits.js"
+
+/** A device about which an app can decide. */
+export interface Doubt {
+  readonly convo: ConvoId
+  readonly did: Did
+  readonly key: Uint8Array
+  /** Why nothing is encrypted for it. */
+  readonly why: "waiting" | "unlisted" | "uninvited"
+}
+
+/** What {@link Members} call. */
+export interface MembersHandler {
+  /** Returns whether a device shall be used all the same. */
+  decide(doubt: Doubt): Promise<boolean>
+  /** Something has failed that nobody waits for. */
+  later(done: Promise<void>): void
+}
+
+/** Judges who is in groups. Messages wait until everybody in their group is known. */
+export class Members {
+  private readonly clear = new Set<string>()
+  private readonly settling = new Map<string, Promise<Device[]>>()
+  private readonly watching = new Map<string, Promise<void>>()
+  private readonly told = new Set<string>()
+
+  constructor(
+    private readonly core: Core,
+    private readonly log: Log,
+    private readonly outbox: () => Outbox,
+    private readonly signal: AbortSignal,
+    private readonly handler: MembersHandler,
+  ) {}
+
+  /** Judges a group's devices before a message, unless they are known. */
+  prepare(convo: string): Promise<void> | undefined {
+    if (this.clear.has(convo)) return undefined
+    return this.settle(convo as ConvoId).then(async () => {
+      const [thread, group] = await this.read(convo)
+      if (thread !== undefined && group?.active) this.core.devices.mustKnow(group, thread)
+    })
+  }
+
+  /** Judges a group's devices, unless they are known. */
+  async settled(convo: ConvoId): Promise<void> {
+    if (!this.clear.has(convo)) await this.settle(convo)
+  }
+
+  /** A group has other members: judges them, and again until all are known or gone. */
+  changed(convo: ConvoId): void {
+    this.clear.delete(convo)
+    this.handler.later(this.watch(convo))
+  }
+
+  private watch(convo: ConvoId): Promise<void> {
+    return once(this.watching, convo, async () => {
+      for (let attempt = 1; !this.signal.aborted; attempt++) {
+        if ((await this.settle(convo)).length === 0) return
+        await this.core.clock.sleep(backoff(this.core.clock, attempt), this.signal)
+      }
+    })
+  }
+
+  /** Asks about the devices of a convo's group that are not known, and does what follows. Returns those that stay unknown. */
+  settle(convo: ConvoId): Promise<Device[]> {
+    return once(this.settling, convo, async () => {
+      const [thread, group] = await this.read(convo)
+      if (thread === undefined || group === undefined || !group.active || thread.left) return []
+      await this.removeLeavers(thread, group)
+      const before = group.members.map((leaf) => this.core.devices.of(leaf).state)
+      const after = await this.core.devices.judge(group.members)
+      await this.tell(convo, after.filter(({ state }, i) => state !== before[i]))
+      const unknown: Device[] = []
+      for (const device of this.core.devices.unknownIn(group, thread)) {
+        if (!(await this.settleOne(thread, device))) unknown.push(device)
+      }
+      await this.core.locks.run(lockOf(convo), () => this.log.release(convo))
+      if (unknown.length === 0) this.clear.add(convo)
+      if (unknown.length === 0 || after.some(({ state }, i) => state !== before[i])) this.outbox().resume(convo)
+      return unknown
+    })
+  }
+
+  // settleOne asks the app about a device, and takes it out of the group if its account says so. It returns
+  // whether the device is known now.
+  private async settleOne(thread: Thread, { did, key, state }: Device): Promise<boolean> {
+    const why = isKnown(state) ? "uninvited" : (state as "waiting" | "unlisted")
+    const doubt: Doubt = { convo: thread.convoId, did, key, why }
+    if (why !== "unlisted") await this.tellOnce(thread.convoId, { change: why, did, key })
+    if (await this.handler.decide(doubt)) {
+      if (!isKnown(state)) await this.core.devices.accept({ identity: did, signatureKey: key })
+      await this.admit(thread.convoId, did)
+      return true
+    }
+    if (why === "unlisted") await this.remove(thread.convoId, did, key)
+    return false
+  }
+
+  // admit lets a person be in a group who has entered by themselves.
+  private admit(convo: ConvoId, did: Did): Promise<void> {
+    return this.core.locks.run(lockOf(convo), async () => {
+      const thread = await this.log.thread(convo)
+      if (!thread?.uninvited?.includes(did)) return
+      await this.log.save({ ...thread, uninvited: thread.uninvited.filter((one) => one !== did) })
+    })
+  }
+
+  // removeLeavers commits the proposals by which members have removed their own leaves.
+  private async removeLeavers({ convoId, leaving = [] }: Thread, { members }: Group): Promise<void> {
+    const gone = members.filter(({ signatureKey, identity }) => leaving.includes(hex(signatureKey)) && didOf(identity) !== this.core.did)
+    for (const { identity, signatureKey } of gone) await this.remove(convoId, didOf(identity) as Did, signatureKey)
+  }
+
+  // remove takes a device out of the group, unless that is under way. The service lets its own person do it,
+  // whoever may remove people, and everybody if it has proposed that itself.
+  private async remove(convo: ConvoId, did: Did, key: Uint8Array): Promise<void> {
+    const content: RemoveContent = { did, device: hex(key) }
+    const isSame = ({ kind, content: other }: { kind: string; content: unknown }) =>
+      kind === "remove" && (other as RemoveContent).did === did && (other as RemoveContent).device === content.device
+    if (this.outbox().pending(convo).some(isSame)) return
+    if ((await this.outbox().refused()).some(({ write }) => write.queue === convo && isSame(write))) return
+    await this.outbox().add(convo, "remove", { ...content })
+  }
+
+  private async tell(convo: ConvoId, devices: readonly Device[]): Promise<void> {
+    for (const { did, key, state } of devices) {
+      if (state !== "accepted") await this.tellOnce(convo, { change: state, did, key })
+    }
+  }
+
+  private async tellOnce(convo: ConvoId, device: DeviceNews): Promise<void> {
+    const name = [convo, device.change, device.did, hex(device.key)].join(" ")
+    if (this.told.has(name)) return
+    this.told.add(name)
+    const changes: Changes = new Map()
+    this.core.news.add(changes, { convo, device } satisfies News)
+    await this.core.store.write(changes)
+    await this.core.news.deliver()
+  }
+
+  private async read(convo: string): Promise<[Thread | undefined, Group | undefined]> {
+    const thread = await this.log.thread(convo)
+    if (thread === undefined) return [undefined, undefined]
+    return [thread, this.core.mls.describe(await mustRead(this.core.store, names.group(convo)))]
+  }
+}
+
+/** What has become of the devices between two states of a group. */
+export function changesOf(before: Group, after: Group): DeviceNews[] {
+  const key = ({ identity, signatureKey }: Group["members"][number]) => `${didOf(identity)} ${hex(signatureKey)}`
+  const [were, are] = [new Set(before.members.map(key)), new Set(after.members.map(key))]
+  const entered = after.members.filter((member) => !were.has(key(member)))
+  const gone = before.members.filter((member) => !are.has(key(member)))
+  const isNewKeyOf = (a: Group["members"][number], b: Group["members"][number]) => a.index === b.index && didOf(a.identity) === didOf(b.identity)
+  const news = (change: DeviceNews["change"]) => ({ identity, signatureKey }: Group["members"][number]): DeviceNews =>
+    ({ change, did: didOf(identity) as Did, key: signatureKey })
+  return [
+    ...entered.map((member) => news(gone.some((old) => isNewKeyOf(old, member)) ? "keyChanged" : "entered")(member)),
+    ...gone.filter((old) => !entered.some((member) => isNewKeyOf(old, member))).map(news("left")),
+  ]
+}
