@@ -81,7 +81,9 @@ export async function mustSucceed(core: Core, before: Thread, offered: Offered):
   const people = peopleIn(old)
   if (before.moveTo !== undefined && before.moveTo === before.resetTo) return people
   const no = (why: string) => new ContraryError("successor", `convo ${before.convoId} was reset, says the service; ${why}`)
-  if (!(await isSuccessorId(offered.groupId, old.groupId))) throw no("the new group does not say that it goes on in its place")
+  const ids = [old.groupId, ...(before.resetVia ?? []).map(fromHex), offered.groupId]
+  const links = await Promise.all(ids.slice(1).map((id, i) => isSuccessorId(id, ids[i] as Uint8Array)))
+  if (links.includes(false)) throw no("the new group does not say that it goes on in its place")
   const stranger = offered.members.find(({ identity }) => !people.includes(didOf(identity)))
   if (stranger !== undefined) throw no(`${stranger.identity} is in the new group, and was not in the old one`)
   await mustList(core, "successor", `the successor of convo ${before.convoId}`, offered.members)
@@ -142,6 +144,6 @@ export async function successorIdOf(groupId: Uint8Array, random: Uint8Array): Pr
 }
 
 /** Reports whether a group's id says that it goes on in the place of another one. */
-export async function isSuccessorId(groupId: Uint8Array, of: Uint8Array): Promise<boolean> {
+async function isSuccessorId(groupId: Uint8Array, of: Uint8Array): Promise<boolean> {
   return groupId.length === 2 * half && hex(await successorIdOf(of, groupId.slice(0, half))) === hex(groupId)
 }

@@ -31,7 +31,9 @@ export interface Thread {
   readonly failed?: FailedCommit
   /** The convo that goes on in this one's place: this one was reset. The device is on its way there. */
   readonly resetTo?: ConvoId
-  /** The same, once the device is in it. */
+  /** The groups of successors that were reset too, before the device was in one of them: hexadecimal. */
+  readonly resetVia?: readonly string[]
+  /** The same as `resetTo`, once the device is in it. */
   readonly successor?: ConvoId
   /** What the service says is its successor, and MLS does not show. */
   readonly doubted?: ConvoId

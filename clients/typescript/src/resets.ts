@@ -105,7 +105,8 @@ export class Resets {
       if (err instanceof ContraryError) return this.doubt(convo, successor)
       const next = errorName(err) === "ConvoClosed" ? successorIn(String(err)) : undefined
       if (next === undefined) throw err
-      return this.goOn(convo, next) // it was reset too
+      await this.pass(convo, successor) // it was reset too
+      return this.goOn(convo, next)
     }
     for (const { write } of await this.outbox.refused()) { // no way back is needed, nor another reset
       if ([rejoinQueue(convo), resetQueue(convo)].includes(write.queue)) await this.outbox.discard(write.id)
@@ -118,6 +119,15 @@ export class Resets {
       return true
     })
     if (first) this.handler.onMoved(convo, successor)
+  }
+
+  // pass notes the group of a successor that this device does not enter: the next one is bound to it.
+  private async pass(convo: ConvoId, successor: ConvoId): Promise<void> {
+    const { convo: { groupId } } = await this.core.api.query(mls.getConvo.main, { convoId: successor })
+    await this.core.locks.run(lockOf(convo), async () => {
+      const thread = await this.log.thread(convo)
+      if (thread !== undefined) await this.log.save({ ...thread, resetVia: [...(thread.resetVia ?? []), groupId] })
+    })
   }
 
   // check checks a successor in which this device is already: its Welcome has come before the news of the reset.

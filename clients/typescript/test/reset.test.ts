@@ -5,7 +5,7 @@ import { randomBytes } from "node:crypto"
 import { test } from "node:test"
 import { Api } from "../src/api.js"
 import { successorIdOf } from "../src/binding.js"
-import { base64url } from "../src/bytes.js"
+import { base64url, fromHex, hex } from "../src/bytes.js"
 import type { Client, ClientOptions } from "../src/client.js"
 import { systemClock } from "../src/clock.js"
 import type { ConvoId, Did } from "../src/ids.js"
@@ -247,8 +247,11 @@ test("a device whose successor was reset too goes on in the last one", options, 
   await carol.client.replenish()
   await alice.client.add(convo, [c])
   await carol.client.join(convo)
-  last = await alice.client.createConvo([c])
-  await reset(alice, convo, [bob.did])
+  const next = await reset(alice, convo, [bob.did])
+  const { convo: { groupId } } = await new Api(way, systemClock, new AbortController().signal).query(mls.getConvo.main, { convoId: next })
+  const lastId = hex(await successorIdOf(fromHex(groupId), randomBytes(16)))
+  const { settled } = await alice.client.outbox.add(`create:${lastId}`, "create", { groupId: lastId, members: [c], claim: "last" })
+  last = ((await settled) as { convoId: ConvoId }).convoId
   await (await carol.client.send(convo, bytesOf("late"))).sent
   assert.equal(await carol.goesOn(), last)
   await alice.client.sync(last as ConvoId)
