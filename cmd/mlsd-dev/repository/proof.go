@@ -41,7 +41,8 @@ func wayTo(node *mst.Node, key []byte) (way []block, err error) {
 	return way, nil
 }
 
-// childFor returns the child of node that can have key, or nil if node has it, or if nothing below has it.
+// childFor returns the child of node that can have key. It returns nil if node has the key, or if
+// nothing below node can have it.
 func childFor(node *mst.Node, key []byte) (child *mst.Node) {
 	for _, e := range node.Entries {
 		switch {
