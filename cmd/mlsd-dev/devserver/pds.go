@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -227,11 +228,15 @@ func (p *pds) createRecord(r *http.Request) any {
 
 func (p *pds) putRecord(r *http.Request) any { return p.write(r, read[NewRecord](r), true) }
 
+// padding matches bytes with padding, which JSON of the AT Protocol may have, and package atdata
+// refuses.
+var padding = regexp.MustCompile(`("\$bytes"\s*:\s*"[A-Za-z0-9+/]*)=+"`)
+
 // write stores a record. Only createRecord does not replace one.
 func (p *pds) write(r *http.Request, in NewRecord, replace bool) Written {
 	p.authorize(r, in.Repo)
 	at := path(in.Collection, in.RKey)
-	value, err := atdata.UnmarshalJSON(in.Record)
+	value, err := atdata.UnmarshalJSON(padding.ReplaceAll(in.Record, []byte(`$1"`)))
 	if err != nil {
 		Check(badRequest("record: %v", err))
 	}

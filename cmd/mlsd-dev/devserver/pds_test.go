@@ -144,6 +144,10 @@ func TestProvenDevices(t *testing.T) {
 		if got, err := f.proven(owner, rkey); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("proven: %x %v", got, err)
 		}
+		padded := strings.Replace(deviceOf(owner, rkey, named("Phone")), signatureKey, signatureKey+"=", 1)
+		if again := f.write(owner, 200, putRecord, padded); !strings.Contains(again, put.CID) {
+			t.Errorf("with padding it is another record: %s, was %s", again, put.CID)
+		}
 		f.refuses(400, "RecordNotFound", "GET", reading(getRecord, owner, rkey)+"&cid="+put.Commit.CID, "")
 		f.write(owner, 200, deleteRecord, deviceOf(owner, rkey, ""))
 		if _, err := f.proven(owner, rkey); !errors.Is(err, repo.ErrNotFound) {
