@@ -28,6 +28,7 @@ func TestJudgeService(t *testing.T) {
 		{"another service beside nodes", a, false, b, 1, none, true},
 		{"a mistake that nobody knows", a, false, b, 0, b, false},
 		{"on this machine alone", none, true, local, 1, none, false},
+		{"a name that begins like this machine's", none, true, "did:web:localhoster.example", 1, "did:web:localhoster.example", false},
 		{"without a DID", none, true, none, 1, none, false},
 		{"without a DID on a service's database", a, true, none, 0, none, true},
 		{"on this machine alone on a service's database", a, true, local, 0, none, true},
