@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/bluesky-social/indigo/atproto/lexicon"
+	"github.com/google/go-cmp/cmp"
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/moduletest"
@@ -20,8 +21,8 @@ const namespace = "blue.catbird.mls."
 // what the one before has.
 var sets = []string{"authRead", "authMessaging", "authFull"}
 
-// methodsOf returns the methods that a permission set lets an app call.
-func methodsOf(t *testing.T, set string) []string {
+// permissionsOf returns the permissions of a set.
+func permissionsOf(t *testing.T, set string) []lexicon.SchemaPermission {
 	t.Helper()
 	sf, ok := files(t)[namespace+set]
 	if !ok {
@@ -29,10 +30,16 @@ func methodsOf(t *testing.T, set string) []string {
 	}
 	main, ok := sf.Defs["main"].Inner.(lexicon.SchemaPermissionSet)
 	if !ok || main.Title == nil || *main.Title == "" || main.Detail == nil || *main.Detail == "" ||
-		len(main.Permissions) != 1 {
+		len(main.Permissions) == 0 {
 		t.Fatalf("%s is %+v", set, main)
 	}
-	p := main.Permissions[0]
+	return main.Permissions
+}
+
+// methodsOf returns the methods that a permission set lets an app call.
+func methodsOf(t *testing.T, set string) []string {
+	t.Helper()
+	p := permissionsOf(t, set)[0]
 	if p.Resource != "rpc" || !p.InheritAud || !slices.IsSorted(p.LXM) {
 		t.Errorf("%s: the permission is %+v", set, p)
 	}
@@ -89,5 +96,40 @@ func TestPermissionSets(t *testing.T) {
 		if scope := "include:" + namespace + set + "?aud="; !strings.Contains(page, scope) {
 			t.Errorf("%s does not show the scope %s", scopesPage, scope)
 		}
+	}
+}
+
+// An app that takes part in chats lists its device in the person's repository. It writes no other
+// record there, and an app that may only read writes none.
+func TestPermissionsOfRecords(t *testing.T) {
+	t.Parallel()
+	lists := []lexicon.SchemaPermission{{
+		Type: "permission", Resource: "repo", Collection: []string{namespace + "device"},
+		Action: []string{"create", "update", "delete"},
+	}}
+	for set, want := range map[string][]lexicon.SchemaPermission{
+		"authRead": {}, "authMessaging": lists, "authFull": lists,
+	} {
+		if diff := cmp.Diff(want, permissionsOf(t, set)[1:]); diff != "" {
+			t.Errorf("%s, besides methods (-want +got):\n%s", set, diff)
+		}
+	}
+	if page := moduletest.Files(t, ".md")[scopesPage]; !strings.Contains(page, "repo:"+namespace+"device") {
+		t.Errorf("%s does not name the scope of the record", scopesPage)
+	}
+}
+
+// The lists of devices outlive every release: clients of all versions read them. 4,096 bytes are
+// enough for the key of every suite that is known.
+func TestDeviceRecord(t *testing.T) {
+	t.Parallel()
+	record, ok := files(t)[namespace+"device"].Defs["main"].Inner.(lexicon.SchemaRecord)
+	if !ok || record.Key != "any" {
+		t.Fatalf("device is %+v", record)
+	}
+	if got, want := shape(record.Record.Properties, record.Record.Required), map[string]string{
+		"signatureKey": "! bytes1..4096", "cipherSuite": "! suite", "name": "? string..640", "createdAt": "! datetime",
+	}; !cmp.Equal(want, got) {
+		t.Errorf("device has (-want +got):\n%s", cmp.Diff(want, got))
 	}
 }

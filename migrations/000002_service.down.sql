@@ -1,1 +1,1 @@
-ALTER TABLE installation DROP COLUMN service;
+ALTER TABLE installation DROP COLUMN IF EXISTS service;

@@ -14,20 +14,31 @@ import (
 type Service struct {
 	DID  syntax.DID // "" means that no node has said it yet
 	Used bool       // whether there is a convo or a KeyPackage, whose clients know the DID
+	Kept bool       // whether the schema has a place for it
 }
 
-// ReadService returns the service of a database, and none if its schema has no place for one
-// yet. It locks the answer for db, which is a transaction.
-func ReadService(ctx context.Context, db pgpool.Queryer) (s Service, err error) {
-	var exists bool
-	if err := db.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('installation') AND attname = 'service' AND NOT
-			attisdropped)`).Scan(&exists); err != nil || !exists {
-		return s, errs.Wrap(err, "read whose database this is")
-	}
-	err = db.QueryRow(ctx, `
+// ReadService returns the service of a database.
+func ReadService(ctx context.Context, db pgpool.Queryer) (Service, error) {
+	return readService(ctx, db, `
 		SELECT coalesce(service, ''), EXISTS (SELECT FROM convos) OR EXISTS (SELECT FROM key_packages)
-		FROM installation FOR UPDATE`).Scan(&s.DID, &s.Used)
+		FROM installation`)
+}
+
+// LockService does the same, and locks the answer for db, which is a transaction.
+func LockService(ctx context.Context, db pgpool.Queryer) (Service, error) {
+	return readService(ctx, db, `
+		SELECT coalesce(service, ''), EXISTS (SELECT FROM convos) OR EXISTS (SELECT FROM key_packages)
+		FROM installation FOR UPDATE`)
+}
+
+// readService returns none if the schema has no place for one yet.
+func readService(ctx context.Context, db pgpool.Queryer, query string) (s Service, err error) {
+	err = db.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('installation') AND attname = 'service' AND NOT
+			attisdropped)`).Scan(&s.Kept)
+	if err == nil && s.Kept {
+		err = db.QueryRow(ctx, query).Scan(&s.DID, &s.Used)
+	}
 	return s, errs.Wrap(err, "read whose database this is")
 }
 

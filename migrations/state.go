@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/pgpool"
@@ -19,6 +20,9 @@ type State struct {
 	// say.
 	MinBinary uint
 	Now       time.Time // the database's clock; zero if the schema is empty
+	// Service is the DID of the service that the database belongs to; "" means that no node has said
+	// it yet.
+	Service syntax.DID
 }
 
 // Read reads the state. db must not be in a transaction, because in an empty database a query of
@@ -38,7 +42,8 @@ func Read(ctx context.Context, db pgpool.Queryer) (s State, err error) {
 	case !says:
 		return s, nil
 	}
-	if err := db.QueryRow(ctx, `SELECT min_binary FROM installation`).Scan(&s.MinBinary); err != nil {
+	row := db.QueryRow(ctx, `SELECT min_binary, coalesce(to_jsonb(i)->>'service', '') FROM installation i`)
+	if err := row.Scan(&s.MinBinary, &s.Service); err != nil {
 		return State{}, fmt.Errorf("read which mlsd can serve: %w", err)
 	}
 	return s, nil

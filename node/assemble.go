@@ -106,7 +106,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		cfg.Now = time.Now
 	}
 	n.rounds, n.reg, n.stored = worker.NewRounds(cfg.Clock), prometheus.NewRegistry(), prometheus.NewRegistry()
-	n.schema = newSchemaWatch(db.requests, migrations.Newest(), log, cfg.Now)
+	n.schema = newSchemaWatch(db.requests, migrations.Newest(), cfg.ServiceDID, log, cfg.Now)
 	n.writes = newWriteWatch(db.maintenance, log, cfg.Clock.Now)
 	n.registerNode()
 	if cfg.Failpoints {

@@ -2,10 +2,12 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/clock"
@@ -17,12 +19,13 @@ const (
 	schemaTimeout  = time.Second // of one check
 )
 
-// schemaWatch checks whether the database answers, whether this server can serve with its schema, and
-// how far its clock is from this node's. Another server or an operator can change the schema at any
-// time.
+// schemaWatch checks whether the database answers, whether this server can serve with its schema,
+// whether it is still of this service, and how far its clock is from this node's. Another server or
+// an operator can change that at any time.
 type schemaWatch struct {
 	db     *pgxpool.Pool
-	binary uint // the newest migration that this server knows
+	binary uint       // the newest migration that this server knows
+	own    syntax.DID // see claimed
 	log    *slog.Logger
 	clock  *clock.Offset // measured at each check
 	local  func() time.Time
@@ -31,8 +34,10 @@ type schemaWatch struct {
 	logged string // the kind of fault that was logged last; owned by RunOnce
 }
 
-func newSchemaWatch(db *pgxpool.Pool, binary uint, log *slog.Logger, local func() time.Time) *schemaWatch {
-	w := &schemaWatch{db: db, binary: binary, log: log, clock: &clock.Offset{}, local: local}
+func newSchemaWatch(
+	db *pgxpool.Pool, binary uint, own syntax.DID, log *slog.Logger, local func() time.Time,
+) *schemaWatch {
+	w := &schemaWatch{db: db, binary: binary, own: claimed(own), log: log, clock: &clock.Offset{}, local: local}
 	w.now.Store(new("the schema was not checked yet"))
 	return w
 }
@@ -60,6 +65,9 @@ func (w *schemaWatch) RunOnce(ctx context.Context) error {
 	fault, kind := w.clock.Fault(), "clock" // the seconds in this fault change
 	if err := state.Serves(w.binary); err != nil {
 		fault = err.Error()
+		kind = fault
+	} else if state.Service != w.own && state.Service != "" {
+		fault = fmt.Sprintf("the database belongs to %s, and this node is of %q: stop it", state.Service, w.own)
 		kind = fault
 	} else if fault == "" {
 		kind = ""

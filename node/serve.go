@@ -135,6 +135,9 @@ func (l *lifecycle) startDatabase(ctx context.Context) error {
 
 func (l *lifecycle) migrate(ctx context.Context) error {
 	l.shown.Step("making the schema", "")
+	if err := l.cfg.claimDatabase(ctx, l.databaseURL, false); err != nil { // before another service changes its schema
+		return err
+	}
 	if err := migrations.Up(ctx, l.databaseURL, migrations.Log(l.log)); err != nil {
 		return err
 	}

@@ -15,40 +15,60 @@ import (
 )
 
 // claimDatabase fails if the database at url belongs to another service. If it belongs to none,
-// claimDatabase gives it to this one; if claim is false, it changes nothing.
+// claimDatabase gives it to this one; if claim is false, it changes nothing. It writes only if the
+// owner changes, and then it waits for the COMMIT as long as a standby takes.
 func (c Config) claimDatabase(ctx context.Context, url string, claim bool) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	reaching, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	conn, err := pgpool.ConnectFor(ctx, url, nil)
+	conn, err := pgpool.ConnectFor(reaching, url, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	did, owner, err := c.judgeOwner(reaching, conn, migrations.ReadService)
+	if err != nil || !claim || did == owner.DID {
+		return err
+	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		owner, err := migrations.ReadService(ctx, tx)
-		if err != nil {
-			return err
-		}
-		nodes, err := events.LiveNodes(ctx, tx)
-		if err != nil {
-			return err
-		}
-		did, err := judgeService(owner, c.ServiceDID, len(nodes))
-		if err != nil || !claim || did == owner.DID {
+		did, owner, err := c.judgeOwner(ctx, tx, migrations.LockService)
+		if err != nil || did == owner.DID {
 			return err
 		}
 		return migrations.SetService(ctx, tx, did)
 	})
 }
 
-// judgeService decides about a service that starts on a database, on which so many nodes run. It
-// returns the service that the database belongs to from then on. A service of this machine alone
-// has another DID with each port, so it claims nothing. Until somebody knows the DID, a mistake in
-// it can be mended.
-func judgeService(owner migrations.Service, own syntax.DID, nodes int) (syntax.DID, error) {
-	if strings.HasPrefix(own.String(), "did:web:localhost") {
-		own = ""
+// judgeOwner reads whose database this is, and decides whose it is from now on.
+func (c Config) judgeOwner(
+	ctx context.Context, db pgpool.Queryer, read func(context.Context, pgpool.Queryer) (migrations.Service, error),
+) (syntax.DID, migrations.Service, error) {
+	owner, err := read(ctx, db)
+	if err != nil || !owner.Kept {
+		return "", owner, err
 	}
+	nodes, err := events.LiveNodes(ctx, db)
+	if err != nil {
+		return "", owner, err
+	}
+	did, err := judgeService(owner, c.ServiceDID, len(nodes))
+	return did, owner, err
+}
+
+// claimed returns the DID by which a service claims its database. A service of this machine alone
+// has another DID with each port, so it claims nothing.
+func claimed(own syntax.DID) syntax.DID {
+	if host, isWeb := strings.CutPrefix(own.String(), "did:web:localhost"); isWeb &&
+		(host == "" || strings.HasPrefix(host, "%3A") || strings.HasPrefix(host, ":")) {
+		return ""
+	}
+	return own
+}
+
+// judgeService decides about a service that starts on a database, on which so many nodes run. It
+// returns the service that the database belongs to from then on. Until somebody knows the DID, a
+// mistake in it can be mended.
+func judgeService(owner migrations.Service, own syntax.DID, nodes int) (syntax.DID, error) {
+	own = claimed(own)
 	switch {
 	case own == owner.DID, owner.DID == "", !owner.Used && nodes == 0:
 		return own, nil

@@ -12,6 +12,7 @@ func TestJudgeService(t *testing.T) {
 	t.Parallel()
 	const a, b, local, none = syntax.DID("did:web:a.example"), syntax.DID("did:web:b.example"),
 		syntax.DID("did:web:localhost%3A8080"), syntax.DID("")
+	const public = syntax.DID("did:web:localhoster.example")
 	for _, c := range []struct {
 		name    string
 		owner   syntax.DID
@@ -28,6 +29,7 @@ func TestJudgeService(t *testing.T) {
 		{"another service beside nodes", a, false, b, 1, none, true},
 		{"a mistake that nobody knows", a, false, b, 0, b, false},
 		{"on this machine alone", none, true, local, 1, none, false},
+		{"a name that begins like this machine's", none, true, public, 1, public, false},
 		{"without a DID", none, true, none, 1, none, false},
 		{"without a DID on a service's database", a, true, none, 0, none, true},
 		{"on this machine alone on a service's database", a, true, local, 0, none, true},

@@ -123,6 +123,7 @@ func ConnectToMigrate(ctx context.Context, url string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	neverCancel(cfg.ConnConfig)
 	return Connect(ctx, cfg.ConnConfig)
 }
 
@@ -134,6 +135,7 @@ func ConnectFor(ctx context.Context, url string, own map[string]string) (*pgx.Co
 		return nil, err
 	}
 	maps.Copy(cfg.ConnConfig.RuntimeParams, own)
+	neverCancel(cfg.ConnConfig)
 	return Connect(ctx, cfg.ConnConfig)
 }
 
