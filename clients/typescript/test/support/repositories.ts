@@ -57,6 +57,12 @@ export class Repository {
     return concat(chunks)
   }
 
+  /** The repository as it is now. */
+  async copy(): Promise<Repository> {
+    const storage = new MemoryBlockstore(this.storage.blocks)
+    return new Repository(this.did, this.key, await Repo.load(storage, this.repo.cid), storage)
+  }
+
   /** Signs the same content with another key. */
   async rotate(key: Keypair): Promise<void> {
     this.key = key
