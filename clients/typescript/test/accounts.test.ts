@@ -9,6 +9,8 @@ import { type Clock, systemClock } from "../src/clock.js"
 import { XrpcError } from "../src/errors.js"
 import type { Did } from "../src/ids.js"
 import { DirectoryDouble, PdsDouble } from "./support/accounts.js"
+import { serverURL } from "./support/dev.js"
+import { Pds, pdsFolders } from "./support/pds.js"
 import { Repository } from "./support/repositories.js"
 
 const alice = "did:plc:ewvi7nxzyoun6zhxrhs64oiz" as Did
@@ -368,4 +370,25 @@ test("an account that has ended is one that its PDS deleted, or whose DID is a t
   directory.documents.set(alice, undefined)
   assert.equal(await ofBob.hasEnded(alice), true)
   await assert.rejects(ofBob.lists(alice, keyOf(1)), away(/has ended/), "the document of before is forgotten")
+})
+
+test("a real PDS proves what it lists", { ...(pdsFolders.length === 0 && { skip: "TEST_PDS is not set: check.sh sets it" }) }, async (t) => {
+  for (const [i, folder] of pdsFolders.entries()) {
+    await t.test(folder, async (t) => {
+      const pds = await Pds.start(folder)
+      t.after(() => pds.end())
+      const { did, agent } = await pds.account(`lists${i}.test`)
+      const accounts = new AtprotoAccounts({ did, agent, plcDirectory: serverURL() })
+      assert.deepEqual([await accounts.lists(did, keyOf(1)), await accounts.keys(did)], [false, []])
+      for (const seed of [1, 2, 2]) await accounts.list({ key: keyOf(seed), cipherSuite: suite, name: "Phone" })
+      const listed = await Promise.all([1, 2, 3].map((seed) => accounts.lists(did, keyOf(seed))))
+      assert.deepEqual([listed, (await accounts.keys(did)).length], [[true, true, false], 2])
+      await accounts.unlist(keyOf(1))
+      await accounts.unlist(keyOf(1))
+      assert.deepEqual([await accounts.lists(did, keyOf(1)), await accounts.keys(did)], [false, [keyOf(2)]])
+      assert.equal(await accounts.hasEnded(did), false)
+      await pds.deleteAccount(did)
+      assert.equal(await accounts.hasEnded(did), true)
+    })
+  }
 })
