@@ -227,7 +227,6 @@ test("a PDS or a directory that fails is away", async (t) => {
     "refused": [(_, response) => response.writeHead(400).end('{"error":"RepoDeactivated"}'), /status 400|RepoDeactivated/],
     "closed": [(_, response) => response.destroy(), /127\.0\.0\.1/],
     "cut": [(_, response) => response.writeHead(200, { "content-length": "500" }).write("x", () => response.destroy()), /127\.0\.0\.1/],
-    "redirect": [(_, response) => response.writeHead(302, { location: "/elsewhere" }).end(), /127\.0\.0\.1/],
     "huge": [(_, response) => response.end(Buffer.alloc((1 << 20) + 1)), /more than \d+ bytes/],
   }
   for (const [what, [fault, why]] of Object.entries(faults)) {
@@ -245,8 +244,20 @@ test("a PDS or a directory that fails is away", async (t) => {
   }
 })
 
+test("a redirect is not followed", async (t) => {
+  const { ofBob, pds, directory } = await world(t, [keyOf(1)])
+  for (const host of [directory, pds]) {
+    host.fault = (request, response) => {
+      host.fault = undefined
+      response.writeHead(307, { location: request.url }).end()
+    }
+    await assert.rejects(ofBob.lists(alice, keyOf(1)), away(/127\.0\.0\.1/))
+    assert.equal(await ofBob.lists(alice, keyOf(1)), true)
+  }
+})
+
 test("a slow PDS is away when the question's time is over", async (t) => {
-  const { ofBob, pds, clock } = await world(t, [keyOf(1)])
+  const { ofBob, pds, clock, directory, repository } = await world(t, [keyOf(1)])
   const asked = new Promise<void>((resolve) => (pds.fault = () => resolve()))
   const [first, second] = [ofBob.lists(alice, keyOf(1)), ofBob.lists(alice, keyOf(1))]
   const outcomes = Promise.allSettled([first, second])
@@ -254,8 +265,11 @@ test("a slow PDS is away when the question's time is over", async (t) => {
   clock.wake()
   for (const { status } of await outcomes) assert.equal(status, "rejected")
   await assert.rejects(first, away(/no answer in 10000 ms/))
-  pds.fault = undefined
-  assert.equal(await ofBob.lists(alice, keyOf(1)), true)
+  const next = await PdsDouble.start(t)
+  next.repositories.set(alice, repository)
+  directory.place(repository, next.url)
+  clock.time += 6 * minute
+  assert.equal(await ofBob.lists(alice, keyOf(1)), true, "the next question looks first whether the account has moved")
 })
 
 test("a caller that no longer waits does not stop others", async (t) => {
@@ -287,6 +301,7 @@ test("a document that names no PDS, no key or a wrong one says nothing", async (
     [{ ...good, verificationMethod: [] }, /no signing key/],
     [{ ...good, verificationMethod: [{ ...good.verificationMethod[0], type: "Other" }] }, /no signing key/],
     [{ ...good, id: bob }, /another DID/],
+    [{ ...good, alsoKnownAs: ["x".repeat(64 << 10)] }, /more than 65536 bytes/],
     [at("http://pds.example.com"), /not https/],
     [at("http://127.0.0.1.example.com"), /not https/],
     [at("ftp://pds.example.com"), /not https/],
@@ -296,7 +311,7 @@ test("a document that names no PDS, no key or a wrong one says nothing", async (
   ]
   for (const [document, why] of documents) {
     directory.documents.set(alice, document)
-    await assert.rejects(ofBob.lists(alice, keyOf(1)), away(why), JSON.stringify(document))
+    await assert.rejects(ofBob.lists(alice, keyOf(1)), away(why), String(why))
   }
   directory.documents.set(alice, { ...good, verificationMethod: [{ ...good.verificationMethod[0], publicKeyMultibase: "zKey" }] })
   await assert.rejects(ofBob.lists(alice, keyOf(1)), away(/not a multikey/))
@@ -326,23 +341,34 @@ test("a did:web is found at its host", async (t) => {
   await assert.rejects(ofBob.lists("did:web:localhost%3A1" as Did, keyOf(1)), AccountAwayError)
 })
 
-test("an account that moved is found at its new PDS, with its new key", async (t) => {
-  const { ofBob, directory, pds, repository, clock, asked } = await world(t, [keyOf(1)])
-  assert.equal(await ofBob.lists(alice, keyOf(1)), true)
-  const [next, former] = [await PdsDouble.start(t), await repository.copy()]
-  next.repositories.set(alice, repository)
-  pds.repositories.set(alice, former) // the former PDS goes on to answer, with the former key
-  await repository.rotate(await Secp256k1Keypair.create())
-  const device = (seed: number) => ({ $type: collection, signatureKey: keyOf(seed), cipherSuite: suite, createdAt: new Date(0).toISOString() })
-  await repository.put(collection, await recordKeyOf(keyOf(2)), device(2))
-  directory.place(repository, next.url)
-  clock.time += 6 * minute
-  asked()
-  assert.equal(await ofBob.lists(alice, keyOf(2)), true)
-  assert.deepEqual([asked(), next.asked], [[document, proof], [proof]])
-  pds.repositories.delete(alice)
-  assert.equal(await ofBob.hasEnded(alice), false)
-  assert.deepEqual(asked(), [document], "the former PDS is not asked")
+test("an account that moved is found at its new PDS, or with its new key", async (t) => {
+  const moves: Record<string, { pds?: true; key?: true }> = { "PDS and key": { pds: true, key: true }, "PDS": { pds: true }, "key": { key: true } }
+  for (const [what, move] of Object.entries(moves)) {
+    await t.test(what, async (t) => {
+      const { ofBob, directory, pds, repository, clock, asked } = await world(t, [keyOf(1)])
+      assert.equal(await ofBob.lists(alice, keyOf(1)), true)
+      const [next, former] = [move.pds ? await PdsDouble.start(t) : pds, await repository.copy()]
+      pds.repositories.set(alice, former) // a former PDS goes on to answer, with the former key
+      next.repositories.set(alice, repository)
+      if (move.key) await repository.rotate(await Secp256k1Keypair.create())
+      const device = { $type: collection, signatureKey: keyOf(2), cipherSuite: suite, createdAt: new Date(0).toISOString() }
+      await repository.put(collection, await recordKeyOf(keyOf(2)), device)
+      directory.place(repository, next.url)
+      clock.time += 6 * minute
+      asked()
+      assert.equal(await ofBob.lists(alice, keyOf(2)), true)
+      assert.deepEqual([...asked(), ...(move.pds ? next.asked : [])], [document, proof, proof])
+      if (!move.pds) return
+      directory.place(former, pds.url)
+      clock.time += 6 * minute
+      assert.equal((await ofBob.keys(alice)).length, 1, "it has moved back")
+      directory.place(repository, next.url)
+      pds.repositories.delete(alice)
+      asked()
+      assert.equal(await ofBob.hasEnded(alice), false)
+      assert.deepEqual(asked(), [document], "the former PDS is not asked")
+    })
+  }
 })
 
 test("an account that has ended is one that its PDS deleted, or whose DID is a tombstone", async (t) => {
