@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/base32"
+	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -169,8 +171,20 @@ func (c devClient) testRefusals(t *testing.T) {
 	if a, err := c.do(http.MethodPost, "/dev/devices", "", `{"did":"`+who+`","id":"c"}`); err != nil || a.status != 403 {
 		t.Errorf("%d %s %v", a.status, a.body, err)
 	}
-	if n := len(read[devserver.Devices](t, c.get("/dev/devices").ok()).Devices); n != 1 {
-		t.Errorf("%d devices", n)
+	made := read[devserver.Devices](t, c.get("/dev/devices").ok()).Devices
+	if len(made) != 1 {
+		t.Errorf("%d devices", len(made))
+	}
+	// The account's repository lists a device that is made, and no other.
+	listed := read[devserver.ShownRecords](t,
+		c.get("/xrpc/com.atproto.repo.listRecords?collection=blue.catbird.mls.device&repo="+who).ok()).Records
+	if len(listed) != 1 || listed[0].Value["cipherSuite"] != made[0].CipherSuite {
+		t.Fatalf("it lists %v, and there are %+v", listed, made)
+	}
+	key, err := hex.DecodeString(made[0].DeviceID[:40])
+	rkey := strings.ToLower(base32.StdEncoding.EncodeToString(key))
+	if err != nil || !strings.HasSuffix(listed[0].URI, "/"+rkey) {
+		t.Errorf("it lists %s, and the device has the id %s: %v", listed[0].URI, made[0].DeviceID, err)
 	}
 	c.device(read[devserver.Accounts](t, c.get("/dev/accounts").ok()).Accounts[0], "c")
 }

@@ -75,6 +75,10 @@ func TestNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.ok()
+	if a, err = services[1].do(http.MethodPost, "/dev/faults", "", `{"kind":"pdsAway"}`); err != nil || a.status != 400 ||
+		!strings.Contains(string(a.body), services[0].url) {
+		t.Errorf("a fault of the PDS, planned at the second service: %+v %v", a, err)
+	}
 	services[2].dev("reset", "{}")
 	if got := get[devserver.Accounts](services[0], "/dev/accounts").Accounts; len(got) != 0 {
 		t.Errorf("after a reset elsewhere there are %v", got)

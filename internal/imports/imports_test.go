@@ -62,6 +62,9 @@ func foreign() []foreignRule {
 		}},
 		{prefix: "go.opentelemetry.io", only: []string{"internal/tracing"}},
 		{prefix: "github.com/minio/minio-go", only: []string{"features/attachments/s3store"}},
+		// Repositories bring two dozen modules.
+		{prefix: "github.com/bluesky-social/indigo/atproto/repo", only: []string{"cmd/mlsd-dev/repository"}},
+		{prefix: "github.com/ipld", only: []string{"cmd/mlsd-dev/repository"}},
 		{prefix: "github.com/sideshow/apns2", only: []string{"features/push"}},
 		// Only the tests of the alert rules and of the dashboard use it. Its other packages bring
 		// hundreds of modules.

@@ -11,16 +11,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/cmd/mlsd-dev/repository"
 )
 
 const (
 	// maxAccounts is how many accounts one request makes at most.
 	maxAccounts = 1000
+	// maxRecords is how many records an account has at most.
+	maxRecords = 200
 	// tokenLife is how long a token is valid, unless the request says otherwise. It is the default
 	// of a PDS.
 	tokenLife = 60 * time.Second
@@ -29,9 +33,19 @@ const (
 // person is an account with its handle.
 type person struct {
 	*xrpc.Account
-	handle   syntax.Handle
-	document identity.DIDDocument
-	chosen   profile
+	handle     syntax.Handle
+	document   identity.DIDDocument
+	repository *repository.State
+}
+
+// home returns the service that the account has chosen, or "".
+func (p person) home() syntax.DID {
+	path := profileCollection + "/" + profileKey
+	if !p.repository.Has(path) {
+		return ""
+	}
+	service, _ := Must(p.repository.Record(path)).Value["deliveryService"].(string)
+	return syntax.DID(service)
 }
 
 // accounts are the people of the server. It is safe for concurrent use.
@@ -40,11 +54,9 @@ type accounts struct {
 	made   int        // accounts made since the last reset
 	people map[syntax.DID]person
 	order  []syntax.DID // in the order in which they were made
-
-	pds string // the #atproto_pds in their documents; "" means a PDS that does not exist
 }
 
-func newAccounts(pds string) *accounts { return &accounts{people: map[syntax.DID]person{}, pds: pds} }
+func newAccounts() *accounts { return &accounts{people: map[syntax.DID]person{}} }
 
 func (a *accounts) forget() {
 	a.mu.Lock()
@@ -53,7 +65,7 @@ func (a *accounts) forget() {
 	clear(a.people)
 }
 
-// of returns an account that was made.
+// find returns an account that was made.
 func (a *accounts) find(did syntax.DID) (person, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,14 +86,23 @@ func (a *accounts) list() (all []person) {
 	return all
 }
 
-// choose changes the service that an account has chosen.
-func (a *accounts) choose(did syntax.DID, chosen profile) {
+// write changes the repository of an account, and returns its next state.
+func (a *accounts) write(
+	did syntax.DID, change func(*repository.State) (*repository.State, error),
+) (_ *repository.State, err error) {
+	defer Catch(&err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if p, ok := a.people[did]; ok {
-		p.chosen = chosen
-		a.people[did] = p
+	p, ok := a.people[did]
+	if !ok {
+		return nil, noRepository(did)
 	}
+	p.repository = Must(change(p.repository))
+	if n := p.repository.Len(); n > maxRecords {
+		return nil, badRequest("an account has %d records at most", maxRecords)
+	}
+	a.people[did] = p
+	return p.repository, nil
 }
 
 // add makes an account. Accounts choose the services in turn. If handle is empty, the account gets
@@ -102,12 +123,12 @@ func (a *accounts) add(handle syntax.Handle, services []*Server) (_ person, err 
 		handle = syntax.Handle(fmt.Sprintf("user%d.test", n))
 	}
 	account := Must(xrpc.NewAccount(a.made))
-	p := person{Account: account, handle: handle, chosen: profile{
-		profileCollection, services[(a.made-1)%len(services)].cfg.ServiceDID, syntax.DatetimeNow().String()}}
-	p.document = Must(account.Document(handle))
-	if a.pds != "" {
-		p.document.Service[0].ServiceEndpoint = a.pds
-	}
+	p := person{Account: account, handle: handle, document: Must(account.Document(handle))}
+	empty := Must(repository.New(p.DID, Must(atcrypto.ParsePrivateMultibase(p.SigningKey()))))
+	p.repository = Must(empty.Put(profileCollection+"/"+profileKey, map[string]any{
+		"$type": profileCollection, "createdAt": syntax.DatetimeNow().String(),
+		"deliveryService": services[(a.made-1)%len(services)].cfg.ServiceDID.String(),
+	}))
 	a.people[p.DID] = p
 	a.order = append(a.order, p.DID)
 	return p, nil
@@ -130,69 +151,9 @@ type Accounts struct {
 func show(people ...person) Accounts {
 	shown := Accounts{Accounts: []Account{}}
 	for _, p := range people {
-		shown.Accounts = append(shown.Accounts, Account{p.DID, p.handle, p.SigningKey(), p.chosen.DeliveryService})
+		shown.Accounts = append(shown.Accounts, Account{p.DID, p.handle, p.SigningKey(), p.home()})
 	}
 	return shown
-}
-
-// profile is the record by which an account chooses a service. Accounts have no other record.
-type profile struct {
-	Type            string     `json:"$type"`
-	DeliveryService syntax.DID `json:"deliveryService"`
-	CreatedAt       string     `json:"createdAt"`
-}
-
-const (
-	profileCollection = "blue.catbird.mls.profile"
-	profileKey        = "self"
-)
-
-func profileURI(did syntax.DID) string {
-	return "at://" + did.String() + "/" + profileCollection + "/" + profileKey
-}
-
-// record answers, as the PDS of each account, which service the account has chosen
-// (com.atproto.repo.getRecord).
-func (s *Server) record(r *http.Request) any {
-	q := r.URL.Query()
-	p := Must(s.accounts.find(syntax.DID(q.Get("repo"))))
-	if q.Get("collection") != profileCollection || q.Get("rkey") != profileKey {
-		Check(&refusal{http.StatusBadRequest, "RecordNotFound",
-			"each account has the record " + profileCollection + "/" + profileKey + " only"})
-	}
-	return struct {
-		URI   string  `json:"uri"`
-		Value profile `json:"value"`
-	}{profileURI(p.DID), p.chosen}
-}
-
-// NewRecord is the body of com.atproto.repo.putRecord.
-type NewRecord struct {
-	Repo       syntax.DID `json:"repo"`
-	Collection string     `json:"collection"`
-	RKey       string     `json:"rkey"`
-	Validate   *bool      `json:"validate"`
-	Record     profile    `json:"record"`
-}
-
-// putRecord stores, as the PDS of an account, which service the account chooses. The caller must
-// show a token of the account, from POST /dev/token.
-func (s *Server) putRecord(r *http.Request) any {
-	in := read[NewRecord](r)
-	p := Must(s.accounts.find(in.Repo))
-	switch {
-	case callerOf(r) != p.DID:
-		Check(&refusal{http.StatusUnauthorized, "AuthMissing", "the caller is not " + p.DID.String()})
-	case in.Collection != profileCollection || in.RKey != profileKey || in.Record.Type != profileCollection:
-		Check(badRequest("only the record %s/%s is kept here", profileCollection, profileKey))
-	}
-	if _, err := syntax.ParseDID(in.Record.DeliveryService.String()); err != nil {
-		Check(badRequest("deliveryService: %v", err))
-	}
-	s.accounts.choose(p.DID, in.Record)
-	return struct {
-		URI string `json:"uri"`
-	}{profileURI(p.DID)}
 }
 
 // NewAccounts is the body of POST /dev/accounts.
@@ -289,4 +250,30 @@ func claimsOf(token string) (c claims, err error) {
 	}
 	payload := Must(base64.RawURLEncoding.DecodeString(parts[1]))
 	return c, json.Unmarshal(payload, &c)
+}
+
+// verified returns the account that has signed the token of a request. The token may be for any
+// method: a real PDS takes no service-auth tokens, but those of its own sign-in.
+func (a *accounts) verified(r *http.Request) (_ person, err error) {
+	defer Catch(&err)
+	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	c, err := claimsOf(token)
+	if err != nil {
+		return person{}, &refusal{http.StatusUnauthorized, "AuthMissing", "a token of POST /dev/token is missing"}
+	}
+	unsigned := &refusal{http.StatusUnauthorized, "InvalidToken", "no account of this server has signed the token"}
+	p, err := a.find(c.Iss)
+	if err != nil {
+		return person{}, unsigned
+	}
+	key := Must(Must(atcrypto.ParsePrivateMultibase(p.SigningKey())).PublicKey())
+	end := strings.LastIndexByte(token, '.')
+	signature, err := base64.RawURLEncoding.DecodeString(token[end+1:])
+	if err != nil || key.HashAndVerify([]byte(token[:end]), signature) != nil {
+		return person{}, unsigned
+	}
+	if c.Exp <= time.Now().Unix() {
+		return person{}, &refusal{http.StatusUnauthorized, "ExpiredToken", "the token has expired"}
+	}
+	return p, nil
 }

@@ -3,6 +3,7 @@ package devserver
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base32"
 	"encoding/hex"
 	"fmt"
 	"net/http"
@@ -12,12 +13,14 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/bluesky-social/indigo/atproto/atdata"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/cmd/mlsd-dev/repository"
 )
 
 // firstPackages is how many one-time KeyPackages a new device publishes, besides one of last
@@ -145,7 +148,8 @@ func (d *device) show() Device {
 // validID also matches the empty id, for which add chooses another.
 var validID = regexp.MustCompile(`^[A-Za-z0-9._-]{0,64}$`)
 
-// makeDevice makes a device that others can add: it has published KeyPackages.
+// makeDevice makes a device that others can add: its account's repository lists it, and it has
+// published KeyPackages.
 func (s *Server) makeDevice(r *http.Request) any {
 	in := read[NewDevice](r)
 	if !validID.MatchString(in.ID) {
@@ -156,11 +160,30 @@ func (s *Server) makeDevice(r *http.Request) any {
 	phone.HasSiblings = true // the app under test can be another device of the account
 	dev := &device{id: in.ID, phone: phone}
 	Check(s.devices.add(dev))
+	listed := deviceCollection + "/" + keyOfDevice(phone.Device.SignatureKey())
+	list := func(now *repository.State) (*repository.State, error) { return now.Put(listed, recordOf(phone)) }
+	unlist := func(now *repository.State) (*repository.State, error) { return now.Delete(listed) }
+	Must(s.accounts.write(in.DID, list))
 	if err := phone.PublishMany(context.WithoutCancel(r.Context()), firstPackages, true); err != nil {
 		s.devices.remove(dev.id)
+		Must(s.accounts.write(in.DID, unlist))
 		Check(refusalOf(err))
 	}
 	return dev.show()
+}
+
+// recordOf returns the record by which an account lists a device.
+func recordOf(phone *client.Phone) map[string]any {
+	return map[string]any{
+		"$type": deviceCollection, "signatureKey": atdata.Bytes(phone.Device.SignatureKey()),
+		"cipherSuite": phone.Suite.Name(), "createdAt": syntax.DatetimeNow().String(),
+	}
+}
+
+// keyOfDevice returns the key of that record, as the lexicon derives it from the signature key.
+func keyOfDevice(signatureKey []byte) string {
+	sum := sha256.Sum256(signatureKey)
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20]))
 }
 
 func suiteOf(name string) mlsclient.Suite {

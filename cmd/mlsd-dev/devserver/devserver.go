@@ -12,8 +12,7 @@
 //	POST   /dev/devices/{id}/{operation}  lets it join, send, read, commit: see Operation
 //	GET    /{did}         the DID document of an account, as a PLC directory serves it. A PDS that
 //	                      has this directory can make accounts of its own: see directory
-//	GET    /xrpc/com.atproto.repo.getRecord  as the PDS of each account: which service it has chosen
-//	POST   /xrpc/com.atproto.repo.putRecord  chooses another one
+//	       /xrpc/com.atproto.repo.putRecord and others, as the PDS of each account: see pds
 //
 // Each service of a network has its own Server. All of them share people, directory and PDS. Bodies
 // and answers are JSON. An error is {"error", "message"}, as in XRPC. All other requests go to the
@@ -74,12 +73,13 @@ type Server struct {
 	devices *devices
 }
 
-// network is what the services share. All fields but accounts and directory are complete before the
-// first request.
+// network is what the services share. All fields but accounts, directory and pds are complete
+// before the first request.
 type network struct {
 	resetting sync.Mutex // held during a reset
 	accounts  *accounts
 	directory *directory
+	pds       *pds
 	services  []*Server
 }
 
@@ -108,8 +108,9 @@ func New(cfg Config) *Server {
 	if cfg.First != nil {
 		s.network = cfg.First.network
 	} else {
-		s.network = &network{accounts: newAccounts(cfg.URL)}
+		s.network = &network{accounts: newAccounts()}
 		s.directory = newDirectory(s.accounts, cfg.Log)
+		s.pds = newPDS(s.accounts, s.faults, cfg.Log)
 	}
 	s.services = append(s.services, s)
 	mux := http.NewServeMux()
@@ -126,9 +127,6 @@ func New(cfg Config) *Server {
 		"GET /dev/devices":   s.listDevices,
 
 		"POST /dev/devices/{id}/{operation}": s.operate,
-
-		"GET /xrpc/com.atproto.repo.getRecord":  s.record,
-		"POST /xrpc/com.atproto.repo.putRecord": s.putRecord,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(w, r, cfg.Log, do) })
 	}
@@ -142,6 +140,10 @@ func New(cfg Config) *Server {
 	s.routes = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/did:") {
 			directory.ServeHTTP(w, r)
+			return
+		}
+		if s.pds.has(r) {
+			s.pds.ServeHTTP(w, r)
 			return
 		}
 		if _, pattern := mux.Handler(r); pattern == "" {
@@ -194,6 +196,13 @@ func answer(w http.ResponseWriter, r *http.Request, log *slog.Logger, do func(*h
 		refused := &refusal{http.StatusInternalServerError, "InternalServerError", err.Error()}
 		errors.As(err, &refused)
 		status, result = refused.status, errorBody{refused.name, refused.message}
+	}
+	if file, ok := result.(carFile); ok && err == nil {
+		w.Header().Set("Content-Type", "application/vnd.ipld.car")
+		if _, err := w.Write(file); err != nil {
+			log.Debug("the answer could not be written", "error", err)
+		}
+		return
 	}
 	writeJSON(w, log, status, result)
 }

@@ -250,10 +250,7 @@ func TestProfile(t *testing.T) {
 	alice, bob := f.account(), f.account()
 	chosen := func() any {
 		f.t.Helper()
-		record := ask[struct {
-			URI   string
-			Value map[string]any
-		}](f, 200, "GET",
+		record := ask[ShownRecord](f, 200, "GET",
 			"/xrpc/com.atproto.repo.getRecord?repo="+alice.DID.String()+"&collection=blue.catbird.mls.profile&rkey=self", "")
 		return record.Value["deliveryService"]
 	}

@@ -35,7 +35,7 @@ type directory struct {
 
 // NewDirectory returns a PLC directory that has only the accounts of PDSes. It trusts every
 // operation.
-func NewDirectory(log *slog.Logger) http.Handler { return newDirectory(newAccounts(""), log) }
+func NewDirectory(log *slog.Logger) http.Handler { return newDirectory(newAccounts(), log) }
 
 func newDirectory(accounts *accounts, log *slog.Logger) *directory {
 	d := &directory{madeUp: accounts.find, last: map[syntax.DID]plcOperation{}}
@@ -126,7 +126,10 @@ func (d *directory) lastOf(did syntax.DID) plcOperation {
 func (d *directory) document(r *http.Request) any {
 	did := syntax.DID(r.PathValue("did"))
 	if p, err := d.madeUp(did); err == nil {
-		return p.document
+		doc := p.document
+		doc.Service = slices.Clone(doc.Service)
+		doc.Service[0].ServiceEndpoint = "http://" + r.Host // the client reaches this server there
+		return doc
 	}
 	return d.lastOf(did).document()
 }

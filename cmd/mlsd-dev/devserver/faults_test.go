@@ -148,6 +148,15 @@ func TestFaultsThatMakeNoSense(t *testing.T) {
 		`{"kind":"status","status":600}`:       "status",
 		`{"kind":"loseAnswer","ms":600001}`:    "ms",
 		`{"kind":"status","status":503} extra`: "follows",
+
+		`{"kind":"pdsAway","ms":5}`:                                   "ms",
+		`{"kind":"pdsAway","status":200}`:                             "status",
+		`{"kind":"pdsAway","retryAfter":5}`:                           "status",
+		`{"kind":"pdsAway","lxm":"` + sendMessage + `"}`:              "does not strike",
+		`{"kind":"pdsSlow","ms":600001}`:                              "ms",
+		`{"kind":"badProof","status":503}`:                            "status",
+		`{"kind":"badProof","lxm":"com.atproto.repo.getRecord"}`:      "does not strike",
+		`{"kind":"recordMissing","lxm":"com.atproto.repo.putRecord"}`: "does not strike",
 	} {
 		f.refuses(400, text, "POST", "/dev/faults", fault)
 	}

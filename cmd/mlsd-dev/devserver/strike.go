@@ -9,7 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/bluesky-social/indigo/atproto/atdata"
+
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/cmd/mlsd-dev/repository"
 )
 
 // connKey is the key of a request's connection in its context.
@@ -21,7 +26,7 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// serve sends a request to the service, and applies a planned fault.
+// serve sends a request to the service or the PDS, and applies a planned fault.
 func (f *faults) serve(w http.ResponseWriter, r *http.Request, service http.Handler) {
 	fault, planned := f.strike(r)
 	if !planned {
@@ -31,17 +36,49 @@ func (f *faults) serve(w http.ResponseWriter, r *http.Request, service http.Hand
 	switch fault.Kind {
 	case loseAnswer:
 		fault.loseAnswer(w, r, service)
-	case delay:
+	case delay, pdsSlow:
 		if wait(r.Context(), fault.duration()) == nil {
 			service.ServeHTTP(w, r)
 		}
-	case answerStatus:
+	case answerStatus, pdsAway:
+		if fault.Status == 0 {
+			panic(http.ErrAbortHandler) // closes the connection
+		}
 		fault.answer(w)
 	case cut:
 		panic(http.ErrAbortHandler) // closes the connection
 	case slow:
 		service.ServeHTTP(&slowWriter{ResponseWriter: w, ctx: r.Context(), takes: fault.duration()}, r)
+	case recordMissing, recordOtherKey, badProof:
+		service.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), lieKey{}, fault.Kind)))
 	}
+}
+
+// lieKey is the key of the kind of fault that changes what a request sees of a repository.
+type lieKey struct{}
+
+// lie returns a repository as a planned fault lets the request see it. The account's key has signed
+// what it sees, except for a bad proof: its PDS has that key.
+func lie(r *http.Request, truth *repository.State) (_ *repository.State, err error) {
+	defer Catch(&err)
+	lying, _ := r.Context().Value(lieKey{}).(string)
+	if lying == badProof {
+		return truth.SignedBy(Must(atcrypto.GeneratePrivateKeyP256()))
+	}
+	if lying == "" {
+		return truth, nil
+	}
+	for _, record := range Must(truth.Records(deviceCollection)) {
+		if lying == recordMissing {
+			truth = Must(truth.Delete(record.Path))
+			continue
+		}
+		if key, _ := record.Value["signatureKey"].(atdata.Bytes); len(key) > 0 {
+			key[0] ^= 1 // the record is a copy
+			truth = Must(truth.Put(record.Path, record.Value))
+		}
+	}
+	return truth, nil
 }
 
 // wait waits for d, unless the client disconnects first.

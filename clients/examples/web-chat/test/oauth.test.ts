@@ -108,7 +108,7 @@ test("at a service whose DID has a port, a PDS allows nothing", async () => {
   await hers.close()
 })
 
-test("a PDS allows the methods that the table has", async () => {
+test("a PDS allows the methods that the table has, and a chat app to list devices", async () => {
   const bundle = await build({ entryPoints: ["build/test/probe.js"], bundle: true, format: "esm", write: false })
   const methods = await verbs()
   const allowed: Partial<Record<SetName, string[]>> = {}
@@ -117,10 +117,12 @@ test("a PDS allows the methods that the table has", async () => {
     await hers.signIn(sets[set])
     await hers.page.getByRole("button", { name: "Sign out" }).waitFor()
     await hers.context.route("**/probe.js", (route) => route.fulfill({ contentType: "text/javascript", body: bundle.outputFiles[0]?.text ?? "" }))
-    allowed[set] = await hers.page.evaluate(async ({ settings, methods }) => {
+    const [got, lists] = await hers.page.evaluate(async ({ settings, methods }) => {
       const probe = (await import(`${location.origin}/probe.js`)) as typeof import("./probe.js")
-      return probe.allowed(settings, methods)
+      return [await probe.allowed(settings, methods), await probe.listsDevices(settings)] as const
     }, { settings: world.settings, methods })
+    allowed[set] = got
+    assert.equal(lists, set !== "authRead", `${set} lists devices`)
     await hers.close()
   }
   const rows = Object.keys(methods).map((nsid) => {

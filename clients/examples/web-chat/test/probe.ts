@@ -29,6 +29,28 @@ export async function allowed(settings: Settings, methods: Readonly<Record<strin
   return got
 }
 
+/** Reports whether the app may list a device of the person, and takes the device off the list again. */
+export async function listsDevices(settings: Settings): Promise<boolean> {
+  const session = await new SignIn(settings).session()
+  if (session === undefined) throw new Error("nobody has signed in")
+  const collection = "blue.catbird.mls.device"
+  const at = { repo: session.did, collection, rkey: "mmg42klgyqzwneiskrelxms3j72bfje4" }
+  const record = {
+    $type: collection, signatureKey: { $bytes: "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8" },
+    cipherSuite: "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", createdAt: new Date().toISOString(),
+  }
+  const write = async (verb: string, body: object) => {
+    const init = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) }
+    return (await session.fetchHandler(`/xrpc/com.atproto.repo.${verb}`, init)).status
+  }
+  const profile = { ...at, collection: "app.bsky.actor.profile", rkey: "self", record: { $type: "app.bsky.actor.profile" } }
+  if ((await write("putRecord", profile)) !== 403) throw new Error("the app may write other records")
+  const statuses = [await write("createRecord", { ...at, record }), await write("putRecord", { ...at, record }), await write("deleteRecord", at)]
+  if (statuses.every((status) => status === 200)) return true
+  if (statuses.every((status) => status === 403)) return false
+  throw new Error(`create, update, delete: ${statuses.join(", ")}`)
+}
+
 async function isRefused(token: Promise<string>): Promise<boolean> {
   try {
     await token
