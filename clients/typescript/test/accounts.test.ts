@@ -9,7 +9,7 @@ import { type Clock, systemClock } from "../src/clock.js"
 import { XrpcError } from "../src/errors.js"
 import type { Did } from "../src/ids.js"
 import { DirectoryDouble, PdsDouble } from "./support/accounts.js"
-import { serverURL } from "./support/dev.js"
+import { agentOf, clearFaults, dev, needsServer, newAccounts, plan, serverURL } from "./support/dev.js"
 import { Pds, pdsFolders } from "./support/pds.js"
 import { Repository } from "./support/repositories.js"
 
@@ -417,4 +417,26 @@ test("a real PDS proves what it lists", { ...(pdsFolders.length === 0 && { skip:
       assert.equal(await accounts.hasEnded(did), true)
     })
   }
+})
+
+test("mlsd-dev is a PDS that lists devices, and fails as it is asked", needsServer, async (t) => {
+  const [did, other] = await newAccounts(2) as [Did, Did]
+  const open = (did: Did) => new AtprotoAccounts({ did, agent: agentOf(did), plcDirectory: serverURL() })
+  const [own, others] = [open(did), open(other)]
+  t.after(clearFaults)
+  await own.list({ key: keyOf(1), cipherSuite: suite })
+  assert.deepEqual([await others.lists(did, keyOf(1)), await others.lists(did, keyOf(2))], [true, false])
+  await dev("POST", "/dev/devices", { did })
+  assert.equal((await others.keys(did)).length, 2, "a device of mlsd-dev is listed too")
+  for (const kind of ["recordMissing", "recordOtherKey"] as const) {
+    await plan({ kind, did })
+    assert.equal(await others.lists(did, keyOf(1)), false, kind)
+  }
+  for (const kind of ["badProof", "pdsAway"] as const) {
+    await plan({ kind, did })
+    await assert.rejects(others.lists(did, keyOf(1)), AccountAwayError, kind)
+  }
+  assert.equal(await others.lists(did, keyOf(1)), true)
+  await own.unlist(keyOf(1))
+  assert.equal(await others.lists(did, keyOf(1)), false)
 })
