@@ -111,7 +111,10 @@ test("an account lists its device, and everybody can prove it", async (t) => {
   assert.deepEqual(asked(), ["com.atproto.repo.getRecord"], "the record is as it should be")
   await ofAlice.list({ key: keyOf(1), cipherSuite: suite, name: "Phone" })
   await ofAlice.list({ key: keyOf(1), cipherSuite: suite })
-  assert.deepEqual(await repository.get(collection, rkey), { ...record, name: "Phone" }, "it keeps its name and its time")
+  assert.deepEqual(await repository.get(collection, rkey), { ...record, name: "Phone" })
+  await ofAlice.list({ key: keyOf(1), cipherSuite: "MLS_256_DHKEMX448_AES256GCM_SHA512_Ed448" })
+  const want = { ...record, cipherSuite: "MLS_256_DHKEMX448_AES256GCM_SHA512_Ed448", name: "Phone" }
+  assert.deepEqual(await repository.get(collection, rkey), want, "it keeps its name and its time")
   await ofAlice.unlist(keyOf(1))
   await ofAlice.unlist(keyOf(1))
   assert.equal(await ofBob.lists(alice, keyOf(1)), false)
@@ -172,7 +175,7 @@ test("all keys of an account, with a proof of each", async (t) => {
   pds.page = 4
   await repository.put(collection, "self", { $type: collection, signatureKey: keyOf(1), cipherSuite: suite, createdAt: new Date(0).toISOString() })
   assert.deepEqual(await ofBob.keys(alice), want, "in pages, and without a record under a wrong name")
-  assert.deepEqual(await ofBob.keys(alice), want)
+  assert.equal(count(asked(), proof), 14)
   pds.fault = (_, response) => {
     const records = Array.from({ length: 101 }, (_, i) => ({ uri: `at://${alice}/${collection}/${i}` }))
     response.end(JSON.stringify({ records }))
