@@ -1,6 +1,6 @@
 // A device of a person: everything that an app does with a service.
 
-import { AccountAwayError, type Accounts } from "./accounts.js"
+import type { Accounts } from "./accounts.js"
 import { Api, withIdempotencyKey } from "./api.js"
 import { ContraryError, groupOf, tellContrary } from "./binding.js"
 import { hex, sha256 } from "./bytes.js"
@@ -10,7 +10,7 @@ import { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
 import { idLength, usualEnvelope } from "./envelope.js"
 import { type Dispute, Disputes, type Position } from "./disputes.js"
 import { Devices } from "./devices.js"
-import { DiscardedError, errorName, isRefusal, OutOfStepError, StuckError, verdictOf, XrpcError } from "./errors.js"
+import { DiscardedError, errorName, isRefusal, NoAnswerError, OutOfStepError, StuckError, verdictOf, XrpcError } from "./errors.js"
 import { EventStream, type SignalEvent, type StreamEvent } from "./events.js"
 import type { OpenSocket } from "./events-socket.js"
 import { ExternalCommits } from "./external-commits.js"
@@ -763,7 +763,7 @@ export class Client {
    * Lists this device in its account's repository, and publishes KeyPackages if it needs more. Returns how
    * many.
    *
-   * @throws AccountAwayError if the device has never been listed, and the account's PDS cannot be reached
+   * @throws NoAnswerError if the device has never been listed, and the account's PDS cannot be reached
    */
   async replenish(): Promise<number> {
     await this.list()
@@ -787,7 +787,7 @@ export class Client {
       await this.accounts.list({ key: library.signatureKey, cipherSuite: library.cipherSuite, ...(this.deviceName !== undefined && { name: this.deviceName }) })
       if (before === undefined) await store.write(new Map([[names.listed, new Uint8Array()]]))
     } catch (err) {
-      if (before === undefined || !(err instanceof AccountAwayError)) throw err
+      if (before === undefined || !(err instanceof NoAnswerError)) throw err
     }
   }
 

@@ -11,7 +11,6 @@ export {
   type History, type HistoryBundle, HistoryError, type HistoryEvents, type HistoryRequest, type ImportedItem, isHistory,
 } from "./history.js"
 export type { Dispute } from "./disputes.js"
-export { AccountAwayError, type Accounts, type ListedDevice } from "./accounts.js"
 export { ContraryError } from "./binding.js"
 export { type Device, UnknownDeviceError } from "./devices.js"
 export type { Doubt } from "./members.js"
@@ -44,3 +43,4 @@ export type { OpenSocket, Socket } from "./events-socket.js"
 export { type InvitedDevice, WelcomeLostError } from "./welcome.js"
 export type { Committed } from "./write-commits.js"
 export type { SendContent, SentMessage } from "./write-messages.js"
+export { AccountAwayError, type Accounts, type ListedDevice, type MemoryAccount, MemoryAccounts, recordKeyOf } from "./accounts.js"

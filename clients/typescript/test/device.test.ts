@@ -14,19 +14,19 @@ const transport = { call: () => Promise.reject(new Error("nothing is called")) }
 
 test("a store keeps its device", async () => {
   const store = new MemoryStore()
-  const first = await openDevice({ did: alice, accounts: accountsOf("did:plc:alice"), store, transport })
+  const first = await openDevice({ did: alice, accounts: accountsOf(asDid("did:plc:alice")), store, transport })
   const id = await first.deviceId()
   await first.close()
   let told = ""
-  const again = await openDevice({ did: alice, accounts: accountsOf("did:plc:alice"), store, transport: (deviceId) => ((told = deviceId), transport) })
+  const again = await openDevice({ did: alice, accounts: accountsOf(asDid("did:plc:alice")), store, transport: (deviceId) => ((told = deviceId), transport) })
   assert.deepEqual([await again.deviceId(), told], [id, id])
   await again.close()
-  await assert.rejects(openDevice({ did: asDid("did:plc:bob"), accounts: accountsOf("did:plc:alice"), store, transport }), /the device of did:plc:alice/)
+  await assert.rejects(openDevice({ did: asDid("did:plc:bob"), accounts: accountsOf(asDid("did:plc:alice")), store, transport }), /the device of did:plc:alice/)
 })
 
 test("a store gets no device of what is no DID", async () => {
   const store = new MemoryStore()
-  await assert.rejects(openDevice({ did: "alice" as typeof alice, accounts: accountsOf("did:plc:alice"), store, transport }), /Invalid DID/)
+  await assert.rejects(openDevice({ did: "alice" as typeof alice, accounts: accountsOf(asDid("did:plc:alice")), store, transport }), /Invalid DID/)
   assert.deepEqual(await store.list(""), [])
 })
 

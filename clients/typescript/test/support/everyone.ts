@@ -1,24 +1,18 @@
 // The accounts of everybody in a test, and the devices that they list.
 
-import type { Accounts } from "../../src/accounts.js"
-import { fromHex, hex } from "../../src/bytes.js"
+import { type Accounts, type MemoryAccount, MemoryAccounts } from "../../src/accounts.js"
 import type { Did } from "../../src/ids.js"
 
-const listed = new Map<string, Set<string>>()
+const everyone = new Map<Did, MemoryAccount>()
 
 /** The accounts as a person of the test has them. */
-export function accountsOf(own: string): Accounts {
-  const of = (did: string) => listed.get(did) ?? listed.set(did, new Set()).get(did)!
-  return {
-    lists: async (did, key) => of(did).has(hex(key)),
-    keys: async (did: Did) => [...of(did)].map(fromHex),
-    hasEnded: async () => false,
-    list: async ({ key }) => void of(own).add(hex(key)),
-    unlist: async (key) => void of(own).delete(hex(key)),
-  }
+export function accountsOf(own: Did): MemoryAccounts {
+  return new MemoryAccounts(own, everyone)
 }
 
 /** Accounts that list every device, for tests of more than one process. */
-export function gullible(own: string): Accounts {
-  return { ...accountsOf(own), lists: async () => true }
+export function gullible(own: Did): Accounts {
+  const accounts = accountsOf(own)
+  accounts.lists = async () => true
+  return accounts
 }

@@ -17,7 +17,7 @@ const [did = "", file = "", kill = "0", convo = "", count = "0", text = ""] = pr
 const steps = new Steps(Number(kill))
 const store = steps.store(await FileStore.open(file))
 const phone = await openPhone(asDid(did), store, {
-  accounts: gullible(did),
+  accounts: gullible(asDid(did)),
   transport: steps.transport(transportOf(asDid(did))),
   events: {
     onFailure: (err) => fail(err),

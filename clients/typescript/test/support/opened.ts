@@ -6,7 +6,7 @@ import { accountsOf } from "./everyone.js"
 import { MemoryStore } from "../../src/store.js"
 
 const transport = { call: () => Promise.reject(new Error("nothing is called")) }
-const client = await openDevice({ did: asDid("did:plc:alice"), store: new MemoryStore(), transport, accounts: accountsOf("did:plc:alice") })
+const client = await openDevice({ did: asDid("did:plc:alice"), store: new MemoryStore(), transport, accounts: accountsOf(asDid("did:plc:alice")) })
 const { validateRatchetTree } = await import("ts-mls/clientState.js")
 console.log(String(validateRatchetTree).includes("dp.indexOf(parentIdx)"))
 await client.close()
