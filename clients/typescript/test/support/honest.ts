@@ -53,6 +53,9 @@ const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[
   onWelcome: () => false,
 }
 
+/** So many KeyPackages that those who are added in a test leave enough: then the service asks for no more. */
+const fullStock = 24
+
 /** How a device is opened. */
 export interface Settings extends Partial<ClientOptions> {
   /** An earlier life of the device, which goes on. */
@@ -81,7 +84,8 @@ export class Honest {
     const device = new Honest(did as Did, before?.store ?? new MemoryStore())
     const checks = logChecks(await serviceOf(serverURL()))
     device.client = await openPhone(device.did, device.store, {
-      transport: liar.way(device.did), logChecks: checks, clock: device.clock, events: device.events(), ...device.questions(), ...options,
+      transport: liar.way(device.did), logChecks: checks, clock: device.clock, events: device.events(), fullStock,
+      ...device.questions(), ...options,
     })
     if (before === undefined) await device.client.replenish()
     device.client.listen()
