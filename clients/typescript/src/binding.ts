@@ -5,6 +5,7 @@ import type { Core } from "./core.js"
 import { isKnown, UnknownDeviceError } from "./devices.js"
 import { SealError } from "./errors.js"
 import type { ConvoId } from "./ids.js"
+import type { ContraryFinding } from "./log-findings.js"
 import { didOf, type Group, type Info } from "./mls.js"
 import { mustRead, names, type Thread } from "./records.js"
 import { type Changes, get, getAll } from "./store.js"
@@ -14,8 +15,10 @@ export class ContraryError extends SealError {
   override readonly name = "ContraryError"
 
   constructor(
-    readonly what: "welcome" | "groupInfo" | "successor" | "removal",
+    readonly what: "welcome" | "groupInfo" | "successor",
     why: string,
+    /** The convo that was reset, if that is what was offered. */
+    readonly before?: ConvoId,
   ) {
     super(why)
   }
@@ -44,13 +47,13 @@ export async function mustFit(core: Core, what: "welcome" | "groupInfo", convo: 
     const before = (await getAll<Thread>(core.store, names.threads)).find(({ resetTo }) => resetTo === convo)
     return before && (await mustSucceed(core, before, offered))
   } catch (err) {
-    if (err instanceof ContraryError) await tellContrary(core, convo, err)
+    if (err instanceof ContraryError) await tellContrary(core, err.before ?? convo, err.what, err.message)
     throw err
   }
 }
 
 /** Tells the app what was not believed. */
-export async function tellContrary({ news, store }: Core, convo: ConvoId, { what, message: sentence }: Pick<ContraryError, "what" | "message">): Promise<void> {
+export async function tellContrary({ news, store }: Core, convo: ConvoId | undefined, what: ContraryFinding["what"], sentence: string): Promise<void> {
   const changes: Changes = new Map()
   news.add(changes, { convo, finding: { kind: "contrary", what, sentence, evidence: [] } })
   await store.write(changes)
@@ -80,21 +83,21 @@ export async function mustSucceed(core: Core, before: Thread, offered: Offered):
   const old = core.mls.describe(await mustRead(core.store, names.group(before.convoId)))
   const people = peopleIn(old)
   if (before.moveTo !== undefined && before.moveTo === before.resetTo) return people
-  const no = (why: string) => new ContraryError("successor", `convo ${before.convoId} was reset, says the service; ${why}`)
+  const no = (why: string) => new ContraryError("successor", `convo ${before.convoId} was reset, says the service; ${why}`, before.convoId)
   const ids = [old.groupId, ...(before.resetVia ?? []).map(fromHex), offered.groupId]
   const links = await Promise.all(ids.slice(1).map((id, i) => isSuccessorId(id, ids[i] as Uint8Array)))
   if (links.includes(false)) throw no("the new group does not say that it goes on in its place")
   const stranger = offered.members.find(({ identity }) => !people.includes(didOf(identity)))
   if (stranger !== undefined) throw no(`${stranger.identity} is in the new group, and was not in the old one`)
-  await mustList(core, "successor", `the successor of convo ${before.convoId}`, offered.members)
+  await mustList(core, "successor", `the successor of convo ${before.convoId}`, offered.members, before.convoId)
   return people
 }
 
 // mustList checks that the accounts of devices list them.
-async function mustList(core: Core, what: ContraryError["what"], where: string, members: Group["members"]): Promise<void> {
+async function mustList(core: Core, what: ContraryError["what"], where: string, members: Group["members"], before?: ConvoId): Promise<void> {
   const unknown = (await core.devices.judge(members)).filter(({ state }) => !isKnown(state))
   const unlisted = unknown.find(({ state }) => state === "unlisted")
-  if (unlisted !== undefined) throw new ContraryError(what, `in ${where} is a device of ${unlisted.did} that it does not list`)
+  if (unlisted !== undefined) throw new ContraryError(what, `in ${where} is a device of ${unlisted.did} that it does not list`, before)
   if (unknown.length > 0) throw new UnknownDeviceError(unknown)
 }
 

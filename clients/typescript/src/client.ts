@@ -50,8 +50,8 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
   onWelcome?(convo: ConvoId, state: string): void
   /**
    * The service reports that a person whom this one has added, by its DID, has joined with a device
-   * (`consumed`), or could not (`failed`). {@link Client.invited} has the devices. That somebody has joined
-   * is sure when they write.
+   * (`consumed`), or could not (`failed`). {@link Client.invited} has the devices. That it has joined MLS shows
+   * when it writes: `onDevice` says `joined`.
    */
   onArrived?(convo: ConvoId, did: string, state: string): void
   /** This device has joined a convo. */
@@ -89,12 +89,13 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    * The service says what MLS does not show, or the checks of a convo's log have found something: tell the
    * user. {@link LogChecks.findings} keeps what the checks have found.
    */
-  onFinding?(convo: ConvoId, finding: Finding): void
+  onFinding?(convo: ConvoId | undefined, finding: Finding): void
   /**
    * A device has entered a group, or left it, or its account says otherwise than before. A message is
-   * encrypted only when all devices of its group are known. A crash does not lose it.
+   * encrypted only when all devices of its group are known. A crash does not lose it. There is no convo for a
+   * device that would have been added to a new one.
    */
-  onDevice?(convo: ConvoId, device: DeviceNews): void
+  onDevice?(convo: ConvoId | undefined, device: DeviceNews): void
   /** The event stream is connected. */
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
@@ -114,9 +115,10 @@ export interface ClientOptions {
   /** Where accounts list their devices: `AtprotoAccounts` of `mlsd-client/accounts`. */
   readonly accounts: Accounts
   /**
-   * Decides about a device for which nothing is encrypted, because its account does not list it, or could not
-   * be asked yet, or because its person was not in the group. By default it is not used. To return true is
-   * to use it from now on: ask the person, who compares safety numbers.
+   * Decides what only a person can know. About a device for which nothing is encrypted, because its account does
+   * not list it, or could not be asked yet, or because its person was not in the group: to return true is to
+   * use it from now on. About a person who has left, as only the service says: to return true is to remove
+   * them. By default nothing is done. Ask the person, who compares safety numbers.
    */
   readonly decide?: (doubt: Doubt) => boolean | Promise<boolean>
   /** The device's name in its account's record, which everybody can read. */
@@ -186,6 +188,7 @@ export class Client {
     private readonly members: Members,
     private readonly accounts: Accounts,
     private readonly deviceName: string | undefined,
+    private readonly decide: (doubt: Doubt) => Promise<boolean>,
     /** Checks that all members are shown the same log, if `ClientOptions` has it. */
     readonly logChecks: LogChecks | undefined,
     /** Messages from before this device joined: docs/clients/HISTORY.md. */
@@ -234,8 +237,9 @@ export class Client {
       alongside: async (convo, items, changes) => history?.alongside(convo, items, changes),
       onGroup: (convo) => members.changed(convo),
     })
+    const decide = async (doubt: Doubt) => (await options.decide?.(doubt)) === true
     const members = new Members(core, log, () => outbox, closing.signal, {
-      decide: async (doubt) => (await options.decide?.(doubt)) === true,
+      decide,
       later: (done) => client?.later(done),
     })
     const writer = new ClientWriter({ ...core, log, members, externalCommits: new ExternalCommits(core, closing.signal) })
@@ -251,7 +255,9 @@ export class Client {
       core, log, outbox, new Recovery(core, log, outbox, closing.signal),
       new Welcomes(core, (convo, state) => events.onWelcome?.(convo, state)),
       new KeyPackageStock(core, outbox, options.fullStock), events, options.openSocket, closing,
-      members, options.accounts, options.deviceName, options.logChecks?.(core, events), history)
+      members, options.accounts, options.deviceName, decide, options.logChecks?.(core, {
+        onFinding: (convo, finding) => events.onFinding?.(convo as ConvoId, finding), onFailure: (err) => events.onFailure?.(err),
+      }), history)
     await client.begin()
     return client
   }
@@ -959,17 +965,16 @@ export class Client {
   }
 
   // removeIfGone removes a person who has left, as the service says, if the person or its account says so too:
-  // by proposals to remove its own leaves, or because it has ended. Of who has never said anything the service
-  // need not be doubted: it decides anyway whether their Welcome arrives. All members try it. One commit wins,
-  // and the others find nothing left to do.
+  // by proposals to remove its own leaves, or because it has ended. Otherwise it asks the app: who has declined
+  // an invitation has no leaf to say it with. All members try it. One commit wins, and the others find nothing
+  // left to do.
   private async removeIfGone(convo: ConvoId, did: Did): Promise<void> {
     const [thread, group] = [await this.log.thread(convo), await groupOf(this.core, convo)]
     const leaves = group?.active ? group.members.filter(({ identity }) => didOf(identity) === did) : []
     if (thread === undefined || leaves.every(({ signatureKey }) => thread.leaving?.includes(hex(signatureKey)))) return
-    const isGone = thread.silent?.includes(did) || (await this.accounts.hasEnded(did, this.closing.signal))
+    const isGone = (await this.accounts.hasEnded(did, this.closing.signal)) || (await this.decide({ convo, did, why: "left" }))
     if (isGone) return void (await this.outbox.add(convo, "remove", { did }))
-    const message = `convo ${convo}: the service says that ${did} has left, and ${did} has not said so`
-    await tellContrary(this.core, convo, { what: "removal", message })
+    await tellContrary(this.core, convo, "removal", `convo ${convo}: the service says that ${did} has left, and ${did} has not said so`)
   }
 
   private async syncUnlessGone(convo: ConvoId): Promise<void> {

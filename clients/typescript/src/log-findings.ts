@@ -73,8 +73,8 @@ export interface ContraryFinding {
   readonly kind: "contrary"
   readonly sentence: string
   readonly evidence: readonly string[]
-  /** What was not believed: a Welcome, a GroupInfo, the successor of a reset, a removal, or a sender's name. */
-  readonly what: "welcome" | "groupInfo" | "successor" | "removal" | "sender"
+  /** What was not believed: a KeyPackage, a Welcome, a GroupInfo, the successor of a reset, a removal, or a sender's name. */
+  readonly what: "keyPackage" | "welcome" | "groupInfo" | "successor" | "removal" | "sender"
 }
 
 /** A finding, as a verifier throws it. */

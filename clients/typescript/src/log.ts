@@ -6,11 +6,11 @@ import { peopleIn } from "./binding.js"
 import type { Core } from "./core.js"
 import { isKnown } from "./devices.js"
 import { errorName, OutOfStepError, StuckError, UnknownConvoError } from "./errors.js"
-import type { ConvoId } from "./ids.js"
+import type { ConvoId, Did } from "./ids.js"
 import type { Seen } from "./log-state.js"
 import { kinds } from "./log-tree.js"
 import { changesOf } from "./members.js"
-import { didOf, type Group, type Header, type Processed } from "./mls.js"
+import { didOf, type Group, type Header, type Member, type Processed } from "./mls.js"
 import type { News } from "./news.js"
 import { isStuck, type Item, mustRead, names, type Own, type Pending, type Thread, type Withheld } from "./records.js"
 import { rewind } from "./rewind.js"
@@ -188,7 +188,7 @@ export class Log {
       const sender = didOf(got.sender?.identity ?? "") || base.sender
       if (got.external) this.askForInvitation(reading, mls.describe(reading.state), sender)
       this.follow(reading, got.state)
-      this.hear(reading, sender)
+      if (got.sender !== undefined) this.hear(reading, got.sender)
       if (kind === "proposal") this.hearLeaver(reading, got)
       const item = this.named(reading, { ...base, kind }, sender)
       return await this.readable(reading, item, got)
@@ -215,10 +215,12 @@ export class Log {
     news.add(changes, ...devices.map((device): News => ({ convo: thread.convoId, device })))
   }
 
-  // hear notes that somebody is in the group who has written.
-  private hear(reading: Reading, did: string): void {
-    const { thread } = reading
-    if (thread.silent?.includes(did)) reading.thread = { ...thread, silent: thread.silent.filter((one) => one !== did) }
+  // hear notes that a person who was added is in the group: it has written.
+  private hear(reading: Reading, { identity, signatureKey: key }: Member): void {
+    const [{ thread, changes }, did] = [reading, didOf(identity) as Did]
+    if (!thread.silent?.includes(did)) return
+    reading.thread = { ...thread, silent: thread.silent.filter((one) => one !== did) }
+    this.core.news.add(changes, { convo: thread.convoId, device: { change: "joined", did, key } })
   }
 
   // askForInvitation notes a person who has entered by an external commit, and whom nobody in the group has

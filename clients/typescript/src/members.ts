@@ -14,18 +14,19 @@ import { lockOf, mustRead, names, type Thread } from "./records.js"
 import type { Changes } from "./store.js"
 import type { RemoveContent } from "./write-commits.js"
 
-/** A device about which an app can decide. */
+/** What an app can decide about a device, or about a person. */
 export interface Doubt {
   readonly convo: ConvoId
   readonly did: Did
-  readonly key: Uint8Array
-  /** Why nothing is encrypted for it. */
-  readonly why: "waiting" | "unlisted" | "uninvited"
+  /** The device's signature key. It is absent for a person who has left. */
+  readonly key?: Uint8Array
+  /** Why nothing is encrypted for the device; or `left`: only the service says that the person has left. */
+  readonly why: "waiting" | "unlisted" | "uninvited" | "left"
 }
 
 /** What {@link Members} call. */
 export interface MembersHandler {
-  /** Returns whether a device shall be used all the same. */
+  /** Returns whether a device shall be used all the same: see {@link ClientOptions.decide}. */
   decide(doubt: Doubt): Promise<boolean>
   /** Something has failed that nobody waits for. */
   later(done: Promise<void>): void

@@ -12,18 +12,16 @@ export interface DeviceNews {
   /**
    * `entered`, `left` and `keyChanged` are what MLS shows. `listed` and `unlisted` are what its account says
    * when it is asked; `waiting`, that it could not be asked yet. `uninvited`: its person was not in the group,
-   * and nobody in it has added the person.
+   * and nobody in it has added the person. `joined`: a person who was added has written for the first time.
    */
-  readonly change: "entered" | "left" | "keyChanged" | "listed" | "unlisted" | "waiting" | "uninvited"
+  readonly change: "entered" | "left" | "keyChanged" | "joined" | "listed" | "unlisted" | "waiting" | "uninvited"
   readonly did: Did
   /** The signature key. */
   readonly key: Uint8Array
 }
 
 /** One thing to hear. */
-export type News =
-  | { readonly convo: ConvoId; readonly device: DeviceNews }
-  | { readonly convo: ConvoId; readonly finding: Finding }
+export type News = { readonly convo: ConvoId | undefined } & ({ readonly device: DeviceNews } | { readonly finding: Finding })
 
 /** Keeps news until the app has heard them. */
 export class NewsQueue {

@@ -45,7 +45,7 @@ export interface Thread {
   readonly leaving?: readonly string[]
   /** Who has entered by external commit and was in no group of this convo, or of the one that it succeeds. */
   readonly uninvited?: readonly string[]
-  /** Who was added while this device was in the group, and has said nothing since: they need not have joined. */
+  /** Who was added while this device was in the group, and has written nothing since: MLS does not show yet whether they have joined. */
   readonly silent?: readonly string[]
   /** Of the successor of a reset: who was in the group before, and may enter this one. */
   readonly expected?: readonly string[]

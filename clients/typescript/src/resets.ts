@@ -139,7 +139,7 @@ export class Resets {
         const expected = await mustSucceed(this.core, before, group)
         await this.log.save({ ...thread, expected, uninvited: (thread.uninvited ?? []).filter((did) => !expected.includes(did)) })
       } catch (err) {
-        if (err instanceof ContraryError) await tellContrary(this.core, convo, err)
+        if (err instanceof ContraryError) await tellContrary(this.core, convo, err.what, err.message)
         throw err
       }
     })

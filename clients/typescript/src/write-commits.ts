@@ -2,12 +2,14 @@
 // the messages of the epoch that it ends.
 
 import { base64url, fromBase64url, hex, same } from "./bytes.js"
-import { isKnown, type Leaf, UnknownDeviceError } from "./devices.js"
+import { tellContrary } from "./binding.js"
+import { type Device, isKnown, UnknownDeviceError } from "./devices.js"
 import { SealError } from "./errors.js"
-import type { Did } from "./ids.js"
+import type { ConvoId, Did } from "./ids.js"
 import { checkInput } from "./api.js"
 import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
 import { type Change, didOf, type Group, type Staged } from "./mls.js"
+import type { News } from "./news.js"
 import type { Plan, Sealed, Write } from "./outbox.js"
 import { mustRead, names, type Pending } from "./records.js"
 import { type Changes, put } from "./store.js"
@@ -70,7 +72,7 @@ const add: Kind = {
     const { wanted } = await wantedOf(parts, write)
     if (wanted.length === 0) return
     const { keyPackages } = await parts.services.prepare(wanted, parts.mls.cipherSuite, claim, write.queue)
-    await admitted(parts, wanted, keyPackages.map((one) => fromBase64url(one)), false)
+    await admitted(parts, wanted, keyPackages.map((one) => fromBase64url(one)), write.queue as ConvoId, false)
   },
   async seal(parts, write) {
     const { claim } = write.content as unknown as AddContent
@@ -171,20 +173,34 @@ export async function claimPackages(
   parts: Parts, dids: readonly Did[], claim: string, convoId?: string, some = false,
 ): Promise<{ packages: Uint8Array[]; receipts: readonly string[] }> {
   const { keyPackages, receipts } = await parts.services.claim(dids, parts.mls.cipherSuite, claim, convoId, some)
-  return { packages: await admitted(parts, dids, keyPackages.map((one) => fromBase64url(one)), some), receipts }
+  return { packages: await admitted(parts, dids, keyPackages.map((one) => fromBase64url(one)), convoId as ConvoId | undefined, some), receipts }
 }
 
 // admitted returns the KeyPackages of devices that those people list whom this person has asked for. The
-// service has chosen them, and could have made them itself.
-async function admitted(parts: Parts, dids: readonly Did[], packages: readonly Uint8Array[], some: boolean): Promise<Uint8Array[]> {
-  const leaves = packages.map((one) => parts.mls.leafOf(one))
-  const asked = leaves.map(({ identity }) => dids.some((did) => did === didOf(identity)))
-  const devices = await parts.devices.judge(leaves.filter((_, i) => asked[i]))
-  const known = packages.filter((_, i) => asked[i] && isKnown(parts.devices.of(leaves[i] as Leaf).state))
-  const people = new Set(known.map((one) => didOf(parts.mls.leafOf(one).identity)))
+// service has chosen them, and could have made them itself. The app hears of those that are left out.
+async function admitted(
+  parts: Parts, dids: readonly Did[], packages: readonly Uint8Array[], convo: ConvoId | undefined, some: boolean,
+): Promise<Uint8Array[]> {
+  const all = packages.map((bytes) => ({ bytes, leaf: parts.mls.leafOf(bytes) }))
+  const asked = all.filter(({ leaf }) => dids.some((did) => did === didOf(leaf.identity)))
+  for (const { leaf } of all.filter((one) => !asked.includes(one))) {
+    await tellContrary(parts, convo, "keyPackage", `the service has handed out a KeyPackage of ${leaf.identity}, who was not asked for`)
+  }
+  const before = asked.map(({ leaf }) => parts.devices.of(leaf).state)
+  const devices = await parts.devices.judge(asked.map(({ leaf }) => leaf))
+  await tellUnlisted(parts, convo, devices.filter(({ state }, i) => state === "unlisted" && before[i] !== state))
+  const known = asked.filter(({ leaf }) => isKnown(parts.devices.of(leaf).state))
+  const people = new Set(known.map(({ leaf }) => didOf(leaf.identity)))
   const without = dids.filter((did) => !people.has(did))
-  if (without.length === 0 || some) return known
+  if (without.length === 0 || some) return known.map(({ bytes }) => bytes)
   const waiting = devices.filter(({ did, state }) => state === "waiting" && without.includes(did))
   if (waiting.length > 0) throw new UnknownDeviceError(waiting)
   throw new SealError(`${without.join(", ")} lists none of the devices whose KeyPackages the service has handed out`)
+}
+
+async function tellUnlisted({ news, store }: Parts, convo: ConvoId | undefined, devices: readonly Device[]): Promise<void> {
+  const changes: Changes = new Map()
+  news.add(changes, ...devices.map(({ did, key }): News => ({ convo, device: { change: "unlisted", did, key } })))
+  await store.write(changes)
+  await news.deliver()
 }

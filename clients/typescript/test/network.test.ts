@@ -291,7 +291,7 @@ test("an accepted invitation is followed by the next life, once the convo's serv
 })
 
 test("a declined invitation takes the person off the roster, also after a crash", needsNetwork, async () => {
-  const [alice, bob] = [await Device.open(0), await Device.open(1)]
+  const [alice, bob] = [await Device.open(0, { decide: ({ why }) => why === "left" }), await Device.open(1)]
   const [here] = await services()
   assert.ok(here)
   bob.client.listen()
@@ -304,7 +304,7 @@ test("a declined invitation takes the person off the roster, also after a crash"
   await clearAt(here)
   alice.client.listen()
   const again = await Device.open(bob)
-  // The client removes who has left, when it hears of it.
+  // Alice's app removes who has left, as the service says: Bob has no device in the group that could say so.
   await alice.until(async () => (await alice.client.group(convo)).members.length === 1 || undefined)
   await again.client.close()
   assert.deepEqual(await bob.store.list(names.services), [])

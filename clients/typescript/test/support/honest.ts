@@ -30,7 +30,7 @@ const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[
   onLost: () => true,
   onStop: () => true,
   onWelcomeLost: () => true,
-  onDevice: (_: ConvoId, { change }: { change: string }) => !["entered", "left", "listed"].includes(change),
+  onDevice: (_: ConvoId, { change }: { change: string }) => !["entered", "left", "listed", "joined"].includes(change),
   decide: () => true,
   onArrived: () => false,
   onChange: () => false,
