@@ -5,6 +5,7 @@ import { Api, type Output, type Params } from "./api.js"
 import { sha256 } from "./bytes.js"
 import type { Clock } from "./clock.js"
 import { AwayError, errorName, NoAnswerError, resetsAt, SealError, verdictOf, XrpcError } from "./errors.js"
+import { documentOf, entryOf, publicDirectory } from "./hosts.js"
 import type { ConvoId, Did } from "./ids.js"
 import { names, type Thread } from "./records.js"
 import { type Changes, get, getAll, put, type Store } from "./store.js"
@@ -324,19 +325,9 @@ function convoOf({ params, body }: Call): string {
  *
  * @param directory the PLC directory
  */
-export async function endpointOf(service: Did, directory = "https://plc.directory"): Promise<string> {
-  const answer = await fetch(documentOf(service, directory), { redirect: "error" })
-  if (!answer.ok) throw new Error(`the DID document of ${service}: status ${answer.status}`)
-  const { id, service: entries = [] } = (await answer.json()) as { id?: string; service?: { id?: string; serviceEndpoint?: unknown }[] }
-  const entry = entries.find((one) => one.id === "#atproto_mls" || one.id === `${service}#atproto_mls`)
-  if (id !== service || typeof entry?.serviceEndpoint !== "string") throw new Error(`${service} names no delivery service`)
+export async function endpointOf(service: Did, directory = publicDirectory): Promise<string> {
+  const way = { fetch: (input: string, init: RequestInit) => fetch(input, init), loopback: true }
+  const entry = entryOf((await documentOf(service, directory, way))?.service, service, "#atproto_mls")
+  if (typeof entry?.serviceEndpoint !== "string") throw new Error(`${service} names no delivery service`)
   return entry.serviceEndpoint
-}
-
-function documentOf(service: Did, directory: string): string {
-  const [, method, name = ""] = /^did:(web|plc):([^:]+)$/.exec(service) ?? []
-  if (method === "plc") return `${directory}/${service}`
-  if (method !== "web") throw new Error(`${service} is no DID of a service`)
-  const host = decodeURIComponent(name)
-  return `${/^localhost(:|$)/.test(host) ? "http" : "https"}://${host}/.well-known/did.json`
 }

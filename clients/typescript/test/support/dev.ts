@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict"
 import type { Did } from "../../src/ids.js"
-import { DirectTransport } from "../../src/transport.js"
+import { DirectTransport, type PdsAgent } from "../../src/transport.js"
 
 const base = process.env.TEST_SERVER
 
@@ -35,7 +35,7 @@ export async function newAccounts(count: number): Promise<Did[]> {
 export interface Fault {
   lxm?: string
   did?: string
-  kind: "loseAnswer" | "delay" | "status" | "cut" | "slow"
+  kind: "loseAnswer" | "delay" | "status" | "cut" | "slow" | "pdsAway" | "pdsSlow" | "recordMissing" | "recordOtherKey" | "badProof"
   status?: number
   retryAfter?: number
   ms?: number
@@ -60,4 +60,14 @@ export function transportOf(did: Did, service = serverURL(), aud?: string): Dire
     const { token } = await dev<{ token: string }>("POST", "/dev/token", { did, lxm, ...(aud && { aud }) })
     return token
   })
+}
+
+/** The session of an account at its PDS, which `mlsd-dev` is. */
+export function agentOf(did: Did): PdsAgent {
+  return {
+    fetchHandler: async (path, init) => {
+      const { token } = await dev<{ token: string }>("POST", "/dev/token", { did, lxm: "com.atproto.repo.putRecord" })
+      return fetch(serverURL() + path, { ...init, headers: { ...init.headers, authorization: `Bearer ${token}` } })
+    },
+  }
 }

@@ -15,6 +15,8 @@ export const pdsFolders = (process.env.TEST_PDS ?? "").split(":").filter((folder
 
 const program = new URL("../../../../../cmd/mlsd/testdata/pds/pds.mjs", import.meta.url)
 
+const adminPassword = "admin-password"
+
 export class Pds {
   private constructor(
     private readonly child: ChildProcess,
@@ -32,7 +34,7 @@ export class Pds {
       env: {
         ...process.env, PATH: `${bin}:${process.env.PATH}`, NODE_OPTIONS: "", PDS_HOSTNAME: "localhost", PDS_DATA_DIRECTORY: folder,
         PDS_BLOBSTORE_DISK_LOCATION: join(folder, "blobs"), PDS_DID_PLC_URL: serverURL(), PDS_JWT_SECRET: "jwt-secret",
-        PDS_ADMIN_PASSWORD: "admin-password", PDS_DEV_MODE: "true", PDS_INVITE_REQUIRED: "false", PDS_SERVICE_HANDLE_DOMAINS: ".test",
+        PDS_ADMIN_PASSWORD: adminPassword, PDS_DEV_MODE: "true", PDS_INVITE_REQUIRED: "false", PDS_SERVICE_HANDLE_DOMAINS: ".test",
         PDS_PLC_ROTATION_KEY_K256_PRIVATE_KEY_HEX: "11".repeat(32), LOG_ENABLED: "false",
       },
     })
@@ -55,6 +57,15 @@ export class Pds {
     const fetchHandler = (path: string, init: RequestInit) =>
       fetch(this.url + path, { ...init, headers: { ...init.headers, authorization: `Bearer ${accessJwt}` } })
     return { did, agent: { fetchHandler } }
+  }
+
+  /** Deletes an account, as the operator does. */
+  async deleteAccount(did: Did): Promise<void> {
+    const response = await fetch(`${this.url}/xrpc/com.atproto.admin.deleteAccount`, {
+      method: "POST", body: JSON.stringify({ did }),
+      headers: { "content-type": "application/json", authorization: `Basic ${btoa(`admin:${adminPassword}`)}` },
+    })
+    assert.ok(response.ok, await response.text())
   }
 
   async end(): Promise<void> {
