@@ -44,6 +44,8 @@ var refusals = []struct {
 	{push.ErrNoJob, Error{http.StatusNotFound, "PushJobNotFound", "there is no push job with this id for the account"}},
 	{push.ErrEnded, Error{http.StatusConflict, "PushJobEnded", "the push job has ended"}},
 	{transparency.ErrNoKey, Error{http.StatusNotFound, "LogKeyNotFound", "there is no key with this id"}},
+	{accounts.ErrErasing,
+		Error{http.StatusConflict, "ErasureRunning", accounts.ErrErasing.Error() + ": there is no way back"}},
 	{accounts.ErrTooManyLimited,
 		Error{http.StatusConflict, "TooManyLimits", accounts.ErrTooManyLimited.Error() + ": take some back"}},
 }

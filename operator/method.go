@@ -24,7 +24,7 @@ import (
 // Methods returns everything that an operator can do or ask.
 func Methods() []Method {
 	return []Method{
-		accountShow, accountBlock, accountUnblock, accountLimit, accountErase, accountExport,
+		accountShow, accountBlock, accountUnblock, accountReactivate, accountLimit, accountErase, accountExport,
 		erasureShow,
 		convoShow, convoClose, convoDelete,
 		deviceRevoke,

@@ -40,7 +40,7 @@ func promises() map[string][]promise {
 			{"[whom the node admits](#whom-the-node-admits)", "TestModeAllowlist TestAllowlist TestBrokenAllowlist TestAllowlistAgain TestBrokenAdmitFile TestModeClosed TestClosedNode"},
 			{"[what the network says](#what-the-network-says-of-accounts): events and their effect", "TestLifeOfAnAccount TestStatesOfCopiesHaveNoEffect TestIdentities TestJetstream TestAccountsOfAPDS TestBlockAndStatusAreApart"},
 			{"one node follows, and goes on where another ended", "TestOneNodeFollows TestReconnect TestLostSession"},
-			{"what a relay can do", "TestStatusOfUnknownAccountsIsNotStored TestOlderStatementsHaveNoEffect TestGarbage"},
+			{"what a relay can do", "TestStatusOfUnknownAccountsIsNotStored TestOlderStatementsHaveNoEffect TestGarbage TestReactivate TestAdminAccountReactivate"},
 			{"what it does not say: tokens end within an hour, sessions within six", "TestValidateRefusesCheaply TestSessionLastsHours"},
 			{"gaps are counted", "TestGaps"},
 			{"[the tables](#the-tables): no row means active", "TestAdminAccountShow TestErasureEndsALimit"},

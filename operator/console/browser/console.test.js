@@ -149,6 +149,7 @@ const methods = [
   ["account show", did, "status"],
   ["account block", did, "blocked"],
   ["account unblock", did, "blocked"],
+  ["account reactivate", did, "changed"],
   ["account limit", { ...did, "Per cent of what others have": "10", "How long, such as": "7d" }, "percent"],
   ["device revoke", device, "keyPackagesWithdrawn"],
   ["dispute end", { ...convo, "The epoch that the disputed commit created.": "8" }, "There is no convo"],
