@@ -31,6 +31,7 @@ func Methods() []Method {
 		disputeEnd,
 		keyPackagesWithdraw,
 		pushRetry, pushDrop,
+		relaySeek,
 		reportList, reportShow, reportFetch, reportClose, reportDelete, reportClear,
 		logKeyList, logKeyAdd, logKeyRetire, logKeyWithhold,
 

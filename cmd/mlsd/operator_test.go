@@ -648,6 +648,32 @@ func TestAdminConvoDeleteKilledHalfWay(t *testing.T) {
 	server.kill()
 }
 
+// An operator lets a relay be read from another place, without statements against the database.
+func TestAdminRelaySeek(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	const url = "wss://relay.example.com"
+	w.operate("relay", "seek", url, "7").fails("relay.seek", "RelayNotFollowed")
+	w.operate("relay", "seek", "ftp://relay.example.com", "7").fails("relay.seek", "InvalidRequest", "wss")
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	source := "repos " + url + "/xrpc/com.atproto.sync.subscribeRepos"
+	if _, err := db.Exec(t.Context(), `INSERT INTO relay_cursors VALUES ($1, 9, now())`, source); err != nil {
+		t.Fatal(err)
+	}
+	want := operator.Sought{Relay: source, Was: 9, Cursor: 7}
+	if got := done[operator.Sought](w, "relay", "seek", url, "7"); got != want {
+		t.Errorf("sought: %+v, want %+v", got, want)
+	}
+	wantActions(t, actions(t, database),
+		operator.Action{Action: "relay.seek", Subject: url + " 7", Outcome: "refused: RelayNotFollowed"},
+		operator.Action{Action: "relay.seek", Subject: "ftp://relay.example.com 7", Outcome: "refused: InvalidRequest"},
+		operator.Action{Action: "relay.seek", Subject: url + " 7", Outcome: "done"})
+}
+
 // An operator tries a dead push job again, and drops one that waits.
 func TestAdminPush(t *testing.T) {
 	t.Parallel()

@@ -43,7 +43,7 @@ func promises() map[string][]promise {
 			{"what a relay can do", "TestStatusOfUnknownAccountsIsNotStored TestOlderStatementsHaveNoEffect TestGarbage TestReactivate TestAdminAccountReactivate"},
 			{"what it does not say: tokens end within an hour, sessions within six", "TestValidateRefusesCheaply TestSessionLastsHours"},
 			{"gaps are counted", "TestGaps"},
-			{"[the tables](#the-tables): no row means active", "TestAdminAccountShow TestErasureEndsALimit"},
+			{"[the tables](#the-tables): no row means active", "TestAdminAccountShow TestErasureEndsALimit TestSeek TestAdminRelaySeek"},
 		},
 		"docs/ERASURE.md": {
 			{"[what an erasure does](#what-an-erasure-does): nothing names the account; others keep their data", "TestAdminAccountErase TestEraseMyAccount TestErasureOfManyWelcomes TestErasureKeepsTheTree TestAttachmentErasure TestNamed TestPrivacyPage"},

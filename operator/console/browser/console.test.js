@@ -168,6 +168,7 @@ const methods = [
   ["log-key add", {}, "All nodes sign with it"],
   ["log-key retire", { "The key's id.": "99" }, "there is no key"],
   ["log-key withhold", { "The key's id.": "99" }, "there is no key"],
+  ["relay seek", { "The relay's address": "wss://relay.example.com", "The relay's number": "7" }, "never followed"],
   ["push retry", job, "There is no push job"],
   ["push drop", job, "There is no push job"],
 ]
