@@ -320,6 +320,16 @@ var faults = []fault{
 			called.message()
 		}
 	}},
+	// The PLC directory ends. People whose keys are not known come, and get 503.
+	{alerts: []string{"MlsdPLCFails"}, cause: func(w *watched) func() {
+		w.plc.Close()
+		return func() {
+			for range 3 {
+				w.user().query(mlsapi.NSIDGetConvos).must().fails(http.StatusServiceUnavailable,
+					errorlist.ServiceUnavailable)
+			}
+		}
+	}},
 	{alerts: []string{"MlsdRelayDisconnected"}, flags: []string{"--relay-url", "ws://127.0.0.1:1"},
 		cause: func(*watched) func() { return nil }},
 	// The node was away for a week, and the source keeps its events for a shorter time.

@@ -93,7 +93,8 @@ type source struct {
 	buckets *limit.Buckets[string]
 	// The slots, by registered domain.
 	domains, unverified, slots *limit.Queue
-	failed                     atomic.Int32 // consecutive failed requests
+	failed                     atomic.Int32          // consecutive failed requests
+	cause                      atomic.Pointer[error] // of the last failed request
 }
 
 func newSource(client *http.Client, l lookups) *source {
@@ -128,6 +129,7 @@ func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
 	if err == nil || !outage(err) {
 		s.failed.Store(0)
 	} else {
+		s.cause.Store(&err)
 		s.failed.Add(1)
 	}
 	return body, err
@@ -141,7 +143,7 @@ func (s *source) down() bool { return s.domains.Share == 0 && s.failed.Load() >=
 // the slots, and known keys stay in use.
 func (s *source) busy() error {
 	if s.down() {
-		return errDown
+		return fmt.Errorf("%w: %w", errDown, *s.cause.Load())
 	}
 	return ErrBusy
 }
