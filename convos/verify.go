@@ -386,7 +386,7 @@ func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, re
 	var others []string
 	for _, m := range removes {
 		switch did := m.DID(); {
-		case did == by.String(), m.Own:
+		case did == by.String(), m.By.DID == did:
 		case allowed.joins: // an external commit can only remove an older device of its sender (§12.2)
 			return ErrNotPermitted
 		case slices.Contains(allowed.replaces, syntax.DID(did)):

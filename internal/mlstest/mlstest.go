@@ -115,7 +115,7 @@ func (d *Device) leafContent(t testing.TB, identity string, source uint8, bySour
 		mls.CredentialTypeBasic, opaque([]byte(identity)),
 		// Its capabilities: versions, suites, extensions, proposals, credentials.
 		opaque(encode(mls.VersionMLS10)), opaque(encode(d.Suite)), opaque(nil),
-		opaque(encode(mls.ProposalSelfRemove)), opaque(encode(mls.CredentialTypeBasic)),
+		opaque(encode(mls.ProposalSelfRemove, customProposal)), opaque(encode(mls.CredentialTypeBasic)),
 		source, bySource, opaque(nil))
 }
 

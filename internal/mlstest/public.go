@@ -88,8 +88,11 @@ func parse(t testing.TB, groupInfo []byte) mls.GroupInfo {
 // SelfRemove returns a SelfRemove proposal (draft-ietf-mls-extensions).
 func SelfRemove() []byte { return encode(mls.ProposalSelfRemove) }
 
-// Custom returns a proposal of a type that the RFC does not define.
-func Custom(content string) []byte { return encode(uint16(0xf001), []byte(content)) }
+// customProposal is a proposal type that the RFC does not define, and that the devices support.
+const customProposal = uint16(0xf001)
+
+// Custom returns a proposal of type customProposal.
+func Custom(content string) []byte { return encode(customProposal, []byte(content)) }
 
 // ReInit returns a proposal to replace the group by another one.
 func ReInit(group []byte) []byte {
