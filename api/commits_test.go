@@ -316,13 +316,15 @@ func TestGroupInfoLate(t *testing.T) {
 		"noise":         []byte("x"), "another signer": bob.groupInfo(c.group, 2, alice, carol),
 		"without the new member": alice.groupInfo(c.group, 2, bob),
 		"with an outsider":       alice.groupInfo(c.group, 2, bob, carol, w.user()),
-		"without a member":       alice.groupInfo(c.group, 2, carol),
 	} {
 		wrong.GroupInfo = info
 		if a := alice.post(mlsapi.NSIDAddMembers, wrong); a.status < 400 || a.status >= 500 {
 			t.Errorf("a GroupInfo of %s: %d %s", name, a.status, a.body)
 		}
 	}
+	bobs := bob.addition(c, carol)
+	bobs.GroupInfo = bob.groupInfo(c.group, 2, carol) // without alice, whom bob may not remove
+	bob.post(mlsapi.NSIDAddMembers, bobs).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
 	alice.add(c, w.user()) // without a GroupInfo: the old one is deleted
 	none()
 }

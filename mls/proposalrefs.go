@@ -168,6 +168,21 @@ func (v *proposalVerifier) sender(index uint32) (externalSender, error) {
 	return v.senders[index], nil
 }
 
+// Removes returns the leaf that the proposal asks to remove, by Remove or SelfRemove.
+func (m *ProposalMessage) Removes() (leaf uint32, ok bool) {
+	p := sentProposal{Proposal: &m.Proposal, leaf: m.Sender}
+	return p.removes()
+}
+
+// Author verifies a proposal of this group and epoch, and returns who made it.
+//
+// Errors: ErrMalformed, ErrBadSignature.
+func (g *Group) Author(m *ProposalMessage) (Author, error) {
+	v := proposalVerifier{Group: g, signed: g.Context()}
+	p, err := v.sent(m)
+	return p.by, err
+}
+
 // ExternalProposer verifies a proposal of an external sender (§12.1.8.1). The proposal must be of
 // this group and epoch, and one of the group's external senders must have signed it.
 // ExternalProposer returns the sender's account, in the form of Member.DID.
