@@ -143,6 +143,9 @@ func (c *locked) judgePublic(
 	}
 	for _, a := range change.Adds {
 		if a.KeyPackage != nil {
+			if err := keypackages.CheckLife(a.KeyPackage, a.NotAfter, c.now); err != nil {
+				return v, invalid(Commit, "%v", err)
+			}
 			v.adds = append(v.adds, a.KeyPackage)
 		}
 	}
@@ -173,6 +176,9 @@ func (c *locked) judgeStructure(
 			v.all = false
 		case p.KeyPackage != nil:
 			v.adds = append(v.adds, p.KeyPackage.Ref)
+			if err := keypackages.CheckLife(p.KeyPackage.Ref, p.KeyPackage.NotAfter, c.now); err != nil {
+				return v, invalid(Commit, "%v", err)
+			}
 			if err := allowed.add(by, mls.Member{Identity: p.KeyPackage.Identity}); err != nil {
 				return v, err
 			}

@@ -19,7 +19,7 @@ type Publication struct {
 	Device      string // device that the KeyPackage must belong to; "" means any
 	Body        []byte
 	CipherSuite mls.CipherSuite
-	Expires     *time.Time // nil means the KeyPackage's own lifetime; the earlier of the two counts
+	Expires     *time.Time // when it is served no longer; nil means as long as ServedLife is left
 	Key         string     // the idempotency key if it covers only this publication, else ""
 
 	checked *checked // nil until PublishAll sets it
@@ -158,6 +158,10 @@ func (p *Publication) validAt(now time.Time) error {
 	if err := p.checked.kp.Check(now); err != nil {
 		return &InvalidError{Reason: err.Error()}
 	}
+	if end := p.checked.kp.NotAfter; end.Sub(now) < ServedLife {
+		return &InvalidError{Reason: fmt.Sprintf("Lifetime.not_after is %s, and must be %s after the server's time, %s; give it a "+
+			"longer lifetime", end.Format(time.RFC3339), ServedLife, now.UTC().Format(time.RFC3339))}
+	}
 	return nil
 }
 
@@ -248,10 +252,11 @@ type admitted struct {
 
 // notAfter returns the time from which the KeyPackage is not served.
 func (a admitted) notAfter() time.Time {
-	if a.Expires != nil && a.Expires.Before(a.kp.NotAfter) {
+	served := a.kp.NotAfter.Add(-ServedLife)
+	if a.Expires != nil && a.Expires.Before(served) {
 		return *a.Expires
 	}
-	return a.kp.NotAfter
+	return served
 }
 
 func insert(ctx context.Context, tx pgx.Tx, fresh []admitted) error {

@@ -1,6 +1,9 @@
 package mls
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Change is the public part of what a commit does to a group.
 type Change struct {
@@ -31,6 +34,7 @@ type Addition struct {
 	// KeyPackage is the KeyPackage that the member was added with. It is nil for an external
 	// committer, and if the KeyPackage is not known.
 	KeyPackage KeyPackageRef
+	NotAfter   time.Time // end of the KeyPackage's lifetime; set if KeyPackage is
 }
 
 // Removal is a former member, with its last leaf.

@@ -38,7 +38,8 @@ func (a *applier) applyProposals() error {
 			}
 			a.tree.add(leaf, &p.KeyPackage.leaf)
 			a.added = append(a.added, leaf)
-			a.change.Adds = append(a.change.Adds, Addition{p.KeyPackage.leaf.member(leaf), p.KeyPackage.Ref})
+			a.change.Adds = append(a.change.Adds, Addition{p.KeyPackage.leaf.member(leaf), p.KeyPackage.Ref,
+				p.KeyPackage.NotAfter})
 			from = int(leaf) + 1
 		}
 	}
