@@ -18,6 +18,8 @@ import (
 	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/serviceauth/authtest"
+	"mlsd/keypackages"
+	"mlsd/mls"
 )
 
 // self-read-cas: the server compared the epoch with its own read, not with the commit's header: two
@@ -392,4 +394,37 @@ func TestCommitIsOne(t *testing.T) {
 		}
 	}
 	alice.post(mlsapi.NSIDAddMembers, good).ok()
+}
+
+// T14: a KeyPackage that was claimed in time is not added when its life is nearly over: members would
+// refuse the commit for ever (RFC 9420 §7.3). The commit is refused by name, readable or not.
+func TestShortLivedKeyPackage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, carol := w.user(), w.user(), w.user()
+	c := alice.knows(bob, nil)
+	in := alice.addition(c.convo, carol) // encrypted
+	now := time.Now()
+	claimed := func(body []byte, ref mls.KeyPackageRef) { // instead of the one that carol has published
+		w.exec(`UPDATE key_packages SET ref = $1, body = $2 WHERE did = $3`, []byte(ref), body, carol.did())
+		w.exec(`UPDATE key_package_init_keys SET ref = $1 WHERE did = $2`, []byte(ref), carol.did())
+	}
+	short, ref := carol.KeyPackage(t, mlstest.Lifetime(now.Add(-time.Hour), now.Add(keypackages.CommitLife-time.Minute)))
+	claimed(short, ref)
+	in.WelcomeMessage = mlstest.Welcome(t, ref)
+	readable := *in
+	readable.IdempotencyKey = newKey()
+	readable.Commit = alice.Device.PublicCommit(t, c.info, 0, false, mlstest.ByValue(mlstest.Add(short)))
+	for name, refused := range map[string]*mlsapi.AddMembersInput{mlsapi.ErrInvalidWelcome: in,
+		mlsapi.ErrInvalidCommit: &readable} {
+		message := alice.post(mlsapi.NSIDAddMembers, refused).fails(http.StatusBadRequest, name)
+		if !strings.Contains(message, "lifetime that ends at") || !strings.Contains(message, "claim another") {
+			t.Error(message)
+		}
+	}
+	good, ref := carol.KeyPackage(t)
+	claimed(good, ref)
+	readable.WelcomeMessage = mlstest.Welcome(t, ref)
+	readable.Commit = alice.Device.PublicCommit(t, c.info, 0, false, mlstest.ByValue(mlstest.Add(good)))
+	alice.post(mlsapi.NSIDAddMembers, &readable).ok()
 }

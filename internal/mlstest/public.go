@@ -99,6 +99,19 @@ func ReInit(group []byte) []byte {
 	return encode(mls.ProposalReInit, opaque(group), mls.VersionMLS10, Suite, opaque(nil))
 }
 
+// Add returns a proposal to add the device of a framed KeyPackage.
+func Add(keyPackage []byte) []byte { return encode(mls.ProposalAdd, keyPackage[4:]) }
+
+// PSK returns a proposal to bring in an external PSK.
+func PSK(id string) []byte {
+	return encode(mls.ProposalPSK, uint8(1), opaque([]byte(id)), opaque(make([]byte, 32)))
+}
+
+// ContextExtensions returns a proposal to replace the extensions of the GroupContext.
+func ContextExtensions(extensions []byte) []byte {
+	return encode(mls.ProposalGroupContextExtensions, opaque(extensions))
+}
+
 // ExternalSenders returns a GroupContext extension that lists the devices as external senders.
 func ExternalSenders(devices ...*Device) []byte {
 	var senders []byte
@@ -120,8 +133,8 @@ func (d *Device) ExternalProposal(t testing.TB, groupInfo []byte, index uint32, 
 func (d *Device) NewMemberProposal(t testing.TB, groupInfo []byte) []byte {
 	t.Helper()
 	keyPackage, _ := d.KeyPackage(t)
-	add := encode(mls.ProposalAdd, keyPackage[4:])
-	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberProposal, 0, mls.ContentTypeProposal, add), 0)
+	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberProposal, 0, mls.ContentTypeProposal,
+		Add(keyPackage)), 0)
 }
 
 // ExternalCommit returns an external commit to the group of a GroupInfo with two members. first is
