@@ -179,7 +179,8 @@ func (c *locked) judgeStructure(
 			if err := keypackages.CheckLife(p.KeyPackage.Ref, p.KeyPackage.NotAfter, c.now); err != nil {
 				return v, invalid(Commit, "%v", err)
 			}
-			if err := allowed.add(by, mls.Member{Identity: p.KeyPackage.Identity}); err != nil {
+			if err := allowed.add(by,
+				mls.Member{Identity: p.KeyPackage.Identity, CredentialType: p.KeyPackage.CredentialType}); err != nil {
 				return v, err
 			}
 		case p.Type == mls.ProposalRemove && before.Group != nil:
@@ -346,6 +347,9 @@ func checkPeople(tree *mls.Tree, people []syntax.DID) error {
 	for m := range tree.Members() {
 		n, known := devices[m.DID()]
 		switch {
+		case m.CredentialType != mls.CredentialTypeBasic:
+			return invalid(GroupInfo, "ratchet_tree: leaf %d has a credential of type %s; only a basic credential names an "+
+				"account (RFC 9420 §5.3)", m.Leaf, m.CredentialType)
 		case !known && erased > 0:
 			erased--
 		case !known:
@@ -377,6 +381,10 @@ func checkGroupInfo(groupInfo, groupID []byte, suite int32, epoch *int64) (mls.G
 
 // add checks that the commit may add the device m.
 func (r rights) add(by syntax.DID, m mls.Member) error {
+	if m.CredentialType != mls.CredentialTypeBasic {
+		return invalid(Commit, "adds a device with a credential of type %s; only a basic credential names an account (RFC "+
+			"9420 §5.3)", m.CredentialType)
+	}
 	if m.DID() == by.String() || slices.Contains(r.adds, syntax.DID(m.DID())) {
 		return nil
 	}

@@ -86,6 +86,7 @@ func TestPublishRefuses(t *testing.T) {
 		"trailing byte":         {publication(append(body(), 0)), "malformed"},
 		"another's credential":  {publication(body(mlstest.Identity(alice.String()))), "identity"},
 		"another's with device": {publication(body(mlstest.Identity(bob.String() + "x#phone"))), "identity"},
+		"a certificate":         {publication(body(mlstest.X509)), "of type x509; only a basic credential"}, // T16
 		"expired": {publication(body(mlstest.Lifetime(now.Add(-2*time.Hour), now.Add(-time.Hour)))),
 			"not_after"},
 		"about to expire": {

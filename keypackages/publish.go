@@ -134,6 +134,9 @@ func (p *Publication) checkPublisher() error {
 	case kp.CipherSuite != p.CipherSuite:
 		return &InvalidError{Reason: fmt.Sprintf("cipherSuite is %s, and the KeyPackage of %s", p.CipherSuite,
 			kp.CipherSuite)}
+	case kp.CredentialType != mls.CredentialTypeBasic:
+		return &InvalidError{Reason: fmt.Sprintf("credential: of type %s; only a basic credential names an account: its "+
+			"identity is the DID, %s (RFC 9420 §5.3)", kp.CredentialType, p.Owner)}
 	case !kp.BelongsTo(p.Owner.String()):
 		return &InvalidError{Reason: "credential: its identity is not the caller's DID, " + p.Owner.String()}
 	case p.Device != "" && kp.DeviceID() != p.Device:
