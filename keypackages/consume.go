@@ -19,8 +19,9 @@ import (
 // belong to. caller made the Welcome, owners are the DIDs that it can be for, and suite is the
 // group's suite. An unclaimed KeyPackage can be used, because its owner may have sent it to the
 // caller directly. A KeyPackage that the caller claimed can be used even after the claim has lapsed,
-// or the time set by its publisher is over, but not without CommitLife. KeyPackages of other services must be in foreign. Consume returns
-// them as used, and the caller records their use. Errors: ErrNotFound, *UnusableError.
+// or the time set by its publisher is over, but not without CommitLife. KeyPackages of other
+// services must be in foreign. Consume returns them as used, and the caller records their use.
+// Errors: ErrNotFound, *UnusableError.
 func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, suite mls.CipherSuite,
 	refs []mls.KeyPackageRef, foreign []Foreign) (recipients []Recipient, used []Foreign, err error) {
 	raw := make([][]byte, len(refs))

@@ -61,8 +61,8 @@ func CheckLife(ref mls.KeyPackageRef, notAfter, now time.Time) error {
 	if notAfter.Sub(now) >= CommitLife {
 		return nil
 	}
-	reason := fmt.Sprintf("has a lifetime that ends at %s; a commit adds only KeyPackages that live %d hours longer, because "+
-		"members refuse others (RFC 9420 §7.3)", notAfter.UTC().Format(time.RFC3339), int(CommitLife.Hours()))
+	reason := fmt.Sprintf("has a lifetime that ends at %s; a commit adds only KeyPackages that live %d hours longer, "+
+		"because members refuse others (RFC 9420 §7.3)", notAfter.UTC().Format(time.RFC3339), int(CommitLife.Hours()))
 	return &UnusableError{Ref: ref, Reason: reason}
 }
 

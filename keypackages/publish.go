@@ -162,8 +162,8 @@ func (p *Publication) validAt(now time.Time) error {
 		return &InvalidError{Reason: err.Error()}
 	}
 	if end := p.checked.kp.NotAfter; end.Sub(now) < ServedLife {
-		return &InvalidError{Reason: fmt.Sprintf("Lifetime.not_after is %s, and must be %s after the server's time, %s; give it a "+
-			"longer lifetime", end.Format(time.RFC3339), ServedLife, now.UTC().Format(time.RFC3339))}
+		return &InvalidError{Reason: fmt.Sprintf("Lifetime.not_after is %s, and must be %s after the server's time, %s; "+
+			"give it a longer lifetime", end.Format(time.RFC3339), ServedLife, now.UTC().Format(time.RFC3339))}
 	}
 	return nil
 }

@@ -81,7 +81,8 @@ func badProposals() []badProposal {
 			return encode(typePSK, []byte{1}, appendVector(nil, randomOf(rng, 16)), appendVector(nil, randomOf(rng, 32)))
 		}},
 		{"PSK with a wrong nonce", func(_ Group, rng *rand.Rand) ([]byte, error) {
-			return encode(typePSK, []byte{1}, appendVector(nil, randomOf(rng, 16)), appendVector(nil, randomOf(rng, rng.IntN(32))))
+			nonce := randomOf(rng, rng.IntN(32))
+			return encode(typePSK, []byte{1}, appendVector(nil, randomOf(rng, 16)), appendVector(nil, nonce))
 		}},
 		{LaterPSK, func(g Group, rng *rand.Rand) ([]byte, error) {
 			later := binary.BigEndian.AppendUint64(nil, g.Epoch()+1+rng.Uint64N(1000))
