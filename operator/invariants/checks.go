@@ -43,8 +43,9 @@ var logChecks = []check{
 		JOIN convos c ON c.id = span.id
 		JOIN messages m ON m.convo_id = c.id AND m.seq > span.after AND m.seq <= span.upto AND m.kind = 3
 		CROSS JOIN LATERAL (
+			-- A second commit of the epoch, or else the commit of the epoch before.
 			SELECT seq, epoch FROM messages
-			WHERE convo_id = m.convo_id AND kind = 3 AND epoch < m.epoch ORDER BY epoch DESC LIMIT 1
+			WHERE convo_id = m.convo_id AND kind = 3 AND epoch <= m.epoch AND seq <> m.seq ORDER BY epoch DESC LIMIT 1
 		) before
 		WHERE before.epoch <> m.epoch - 1 OR before.seq > m.seq`},
 	{"no message from a later epoch", `

@@ -275,6 +275,9 @@ func TestBrokenPromises(t *testing.T) {
 		{"row 0 of level 1 has 1 hashes, and 0 rows are complete below",
 			leafOfFirst + `INSERT INTO log_tiles SELECT id, 1, 0, sha256('root') FROM convos`, nil},
 		{"one commit per epoch", `UPDATE messages SET epoch = 9 WHERE seq = 3`, nil},
+		{"one commit per epoch", `
+			DROP INDEX messages_one_commit_per_epoch;
+			UPDATE messages SET epoch = 2 WHERE seq = 3`, nil},
 		{"the epoch is the last commit's", `UPDATE convos SET epoch = 4`, nil},
 		{"the group that is known is the convo's", `UPDATE public_groups SET epoch = 2`, nil},
 		{"the public group: ", `UPDATE public_groups SET state = 'garbage'`, nil},
