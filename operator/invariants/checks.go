@@ -265,19 +265,30 @@ var peopleChecks = []check{
 			OR (state = 'consumed' AND claimed_by IS NULL)
 			OR (state = 'consumed') <> (consumed_at IS NOT NULL)
 			OR (last_resort AND state NOT IN ('available', 'expired')))`},
+	// The records are those of api/getkeypackages.go.
 	{"a one-time KeyPackage has one claimer", `
 		WITH answered AS (
-			SELECT k.caller_did, p ->> 'did' AS did, p ->> 'keyPackageRef' AS ref
-			FROM idempotency_keys k
-			CROSS JOIN LATERAL jsonb_array_elements(convert_from(nullif(k.response, ''), 'UTF8')::jsonb -> 'keyPackages') AS p
-			WHERE k.caller_did = ANY($1::text[]) AND k.nsid = 'blue.catbird.mls.getKeyPackages'
-				AND NOT (p ->> 'lastResort')::boolean
+			SELECT r.caller_did, r.created_at, p ->> 'did' AS did, decode(ref, 'base64') AS ref
+			FROM idempotency_keys r
+			CROSS JOIN LATERAL jsonb_array_elements(
+				nullif(convert_from(nullif(r.response, ''), 'UTF8')::jsonb -> 'claimed', 'null')) AS p
+			CROSS JOIN LATERAL jsonb_array_elements_text(p -> 'refs') AS ref
+			WHERE r.caller_did = ANY($1::text[]) AND r.nsid = 'blue.catbird.mls.getKeyPackages'
+		), claim AS (
+			SELECT a.*, k.claimed_by, k.last_resort FROM answered a LEFT JOIN key_packages k USING (did, ref)
 		)
-		SELECT format('KeyPackage %s is in %s answers', ref, count(*)) FROM answered GROUP BY did, ref HAVING count(*) > 1
+		SELECT format('KeyPackage %s is in %s answers', encode(ref, 'hex'), count(*))
+		FROM claim WHERE NOT last_resort GROUP BY did, ref HAVING count(*) > 1
 		UNION ALL
-		SELECT format('KeyPackage %s was handed to another than its claimer', a.ref)
-		FROM answered a JOIN key_packages k ON k.did = a.did AND k.ref = decode(a.ref, 'hex')
-		WHERE k.claimed_by IS DISTINCT FROM a.caller_did`},
+		SELECT format('KeyPackage %s was handed to another than its claimer', encode(ref, 'hex'))
+		FROM claim WHERE NOT last_resort AND claimed_by IS DISTINCT FROM caller_did
+		UNION ALL
+		-- Without its row, nobody can see who else has got it. The row stays for 30 days after the
+		-- claim, unless the owner is erased.
+		SELECT format('KeyPackage %s of a record is gone', encode(ref, 'hex'))
+		FROM claim
+		WHERE last_resort IS NULL AND created_at > now() - interval '29 days' AND did NOT LIKE 'did:erased:%'
+			AND NOT EXISTS (SELECT FROM erasures WHERE did = claim.did AND state = 'running')`},
 	{"no caller exceeds its budget of a device", `
 		SELECT format('the claim of KeyPackage %s is more than the 30th within a day', encode(ref, 'hex'))
 		FROM (

@@ -2,6 +2,7 @@ package invariants_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -126,8 +127,8 @@ func (p people) makeConvo(t *testing.T, db *pgxpool.Pool, name string, greetings
 			if err != nil || len(taken.Claimed) != 1 {
 				t.Fatalf("%+v, %v", taken, err)
 			}
-			const answer = `{"keyPackages":[{"did":%q,"keyPackageRef":%q,"lastResort":false}]}`
-			return fmt.Appendf(nil, answer, carol, taken.Claimed[0].Ref), nil
+			ref, err := json.Marshal(taken.Claimed[0].Ref)
+			return fmt.Appendf(nil, `{"at":1,"claimed":[{"did":%q,"refs":[%s]}]}`, carol, ref), err
 		})
 	if err != nil {
 		t.Fatal(err)
@@ -241,6 +242,36 @@ func TestShortLifetime(t *testing.T) {
 	wantAlone(t, db, ids[0], violations)
 }
 
+// A claimed KeyPackage that was deleted is no violation if its owner is erased, or after a month. A
+// claim that got nothing is none either.
+func TestDeletedKeyPackages(t *testing.T) {
+	t.Parallel()
+	db, _ := validDatabase(t)
+	for _, step := range []struct {
+		sql  string
+		kept bool
+	}{
+		{`INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+				expires_at)
+			SELECT caller_did, nsid, scope, 'nothing', request_hash, field_hashes,
+				'{"at":1,"claimed":null,"missing":["did:plc:carol"]}', created_at, expires_at
+			FROM idempotency_keys WHERE key = 'the group claim'`, true},
+		{`DELETE FROM key_packages`, false},
+		{`INSERT INTO erasures (id, did, salt, requested_by, reason, not_before, begun_at)
+			VALUES (gen_random_uuid(), 'did:plc:carol', 'salt', 'account', '', now(), now())`, true},
+		{`UPDATE erasures SET state = 'finished', did = 'did:erased:carol', salt = NULL, finished_at = now()`, false},
+		{`UPDATE idempotency_keys SET created_at = now() - interval '30 days'`, true},
+	} {
+		if _, err := db.Exec(t.Context(), step.sql); err != nil {
+			t.Fatal(err)
+		}
+		violations, err := invariants.Check(t.Context(), db)
+		if err != nil || (len(violations) == 0) != step.kept {
+			t.Errorf("after %s: %q, %v", step.sql, violations, err)
+		}
+	}
+}
+
 // leafOfFirst stores the right leaf of the first entry.
 const leafOfFirst = `
 	INSERT INTO log_senders SELECT convo_id, sender_did, '0123456789abcdef', sha256('tag') FROM messages WHERE seq = 1;
@@ -343,8 +374,14 @@ func TestBrokenPromises(t *testing.T) {
 		{"a Welcome's failures and its columns agree",
 			`UPDATE welcomes SET failures = 9, last_failure = 'no such key', last_failed_at = now()`, nil},
 		{"a Welcome's failures and its columns agree", `UPDATE welcomes SET silent = true`, nil},
-		{"a one-time KeyPackage has one claimer", `UPDATE key_packages SET claimed_by = 'did:plc:mallory'`, nil},
-		{"a one-time KeyPackage has one claimer", `
+		{"was handed to another than its claimer", `UPDATE key_packages SET claimed_by = 'did:plc:mallory'`, nil},
+		{"of a record is gone", `
+			DELETE FROM key_packages;
+			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+				expires_at)
+			SELECT 'did:plc:mallory', nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at
+			FROM idempotency_keys WHERE key = 'the group claim'`, nil},
+		{"is in 2 answers", `
 			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
 				expires_at)
 			SELECT caller_did, nsid, scope, 'another', request_hash, field_hashes, response, created_at, expires_at
