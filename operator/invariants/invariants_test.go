@@ -353,6 +353,8 @@ func TestBrokenPromises(t *testing.T) {
 			INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size, state, seq, kept_from, checked_parts)
 			SELECT gen_random_uuid(), id, 'did:plc:bob', 11, sha256('x'), 10, 'complete', 1, now(), 2 FROM convos`, nil},
 		{"every record has its answer", `UPDATE idempotency_keys SET response = ''`, nil},
+		{"every record has its answer", `
+			UPDATE idempotency_keys SET response = '', started_at = now(), lease_expires_at = now(), completed_at = now()`, nil},
 		{"a KeyPackage is used once", `UPDATE key_packages SET state = 'available'`, nil},
 		{"a KeyPackage is used once", `
 			WITH other AS (
