@@ -207,11 +207,20 @@ func TestSharedRows(t *testing.T) {
 	}
 }
 
-// Expired events are no violation.
+// Expired events are no violation. The newest event does not expire.
 func TestExpiredEvents(t *testing.T) {
 	t.Parallel()
 	db, ids := validDatabase(t)
-	for _, sql := range []string{`DELETE FROM events`, `DELETE FROM event_days`} {
+	for _, sql := range []string{
+		`UPDATE messages m SET created_at = '2020-01-01' FROM events e
+			WHERE e.convo_id = m.convo_id AND e.seq = m.seq AND stream_seq < 6`,
+		`CREATE TABLE events_20200102 PARTITION OF events FOR VALUES FROM ('2020-01-02') TO ('2020-01-03')`,
+		`UPDATE events SET day = '2020-01-02' WHERE stream_seq = 6`,
+		`UPDATE stream SET day = '2020-01-02'`,
+		`INSERT INTO event_days VALUES ('2020-01-02', 6)`,
+		`DELETE FROM events WHERE day = '2020-01-01'`,
+		`DELETE FROM event_days WHERE day = '2020-01-01'`,
+	} {
 		if _, err := db.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -444,6 +453,7 @@ func TestBrokenPromises(t *testing.T) {
 		{"a dense stream", `DELETE FROM events WHERE stream_seq = 2`, nil},
 		{"a dense stream", `DELETE FROM events WHERE stream_seq = 1`, nil},
 		{"a dense stream", `UPDATE stream SET head = 7`, nil},
+		{"the newest event is 0, and the stream ends at 6", `DELETE FROM events; DELETE FROM event_days`, nil},
 		{"the stream has not gone back", `UPDATE generations SET after_seq = 1000`, nil},
 		{"the stream's generation is that of this database", `UPDATE generations SET system_identifier = 1, timeline = 1`,
 			nil},
