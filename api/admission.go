@@ -37,7 +37,7 @@ const (
 
 // admission lets a few expensive requests run at a time, so that processors and database
 // connections stay free for cheap requests, which never wait here. methods.go says which methods
-// are expensive. A proposal of an external sender is expensive too.
+// are expensive. A proposal in clear is expensive too.
 //
 // Waiting callers take turns. The requests of one caller are admitted in their order.
 type admission struct {

@@ -3,6 +3,7 @@ package api_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
+	"mlsd/operator/invariants"
 )
 
 // H7: the record of a claim held the whole answer, so that a request of 1 kB stored 2.6 MB. It holds
@@ -45,6 +47,29 @@ func TestClaimRecordIsSmall(t *testing.T) {
 	w.exec(`UPDATE key_packages SET state = 'orphaned' WHERE state = 'claimed'`)
 	w.sweepKeyPackages()
 	retry()
+}
+
+// The check of the promises reads the record of a claim: it notices that a KeyPackage of the answer
+// has another claimer, or is gone. A claim that got nothing is no violation.
+func TestClaimRecordIsChecked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	bob.publish()
+	alice.claimed(bob)
+	alice.claimed(bob)
+	w.check()
+	for _, sql := range []string{`UPDATE key_packages SET claimed_by = 'did:plc:mallory'`, `DELETE FROM key_packages`} {
+		w.exec(`CREATE TABLE kept AS SELECT * FROM key_packages`)
+		w.exec(sql)
+		violations, err := invariants.Check(t.Context(), w.db)
+		if err != nil || !strings.Contains(strings.Join(violations, "\n"), "a one-time KeyPackage has one claimer") {
+			t.Errorf("after %s: %q, %v", sql, violations, err)
+		}
+		w.exec(`DELETE FROM key_packages`)
+		w.exec(`INSERT INTO key_packages SELECT * FROM kept`)
+		w.exec(`DROP TABLE kept`)
+	}
 }
 
 // H7: the records of getKeyPackages last at most as long as the KeyPackages that they refer to.

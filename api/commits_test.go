@@ -18,6 +18,8 @@ import (
 	"mlsd/internal/failpoint/failpointtest"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/serviceauth/authtest"
+	"mlsd/keypackages"
+	"mlsd/mls"
 )
 
 // self-read-cas: the server compared the epoch with its own read, not with the commit's header: two
@@ -316,13 +318,15 @@ func TestGroupInfoLate(t *testing.T) {
 		"noise":         []byte("x"), "another signer": bob.groupInfo(c.group, 2, alice, carol),
 		"without the new member": alice.groupInfo(c.group, 2, bob),
 		"with an outsider":       alice.groupInfo(c.group, 2, bob, carol, w.user()),
-		"without a member":       alice.groupInfo(c.group, 2, carol),
 	} {
 		wrong.GroupInfo = info
 		if a := alice.post(mlsapi.NSIDAddMembers, wrong); a.status < 400 || a.status >= 500 {
 			t.Errorf("a GroupInfo of %s: %d %s", name, a.status, a.body)
 		}
 	}
+	bobs := bob.addition(c, carol)
+	bobs.GroupInfo = bob.groupInfo(c.group, 2, carol) // without alice, whom bob may not remove
+	bob.post(mlsapi.NSIDAddMembers, bobs).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
 	alice.add(c, w.user()) // without a GroupInfo: the old one is deleted
 	none()
 }
@@ -390,4 +394,37 @@ func TestCommitIsOne(t *testing.T) {
 		}
 	}
 	alice.post(mlsapi.NSIDAddMembers, good).ok()
+}
+
+// T14: a KeyPackage that was claimed in time is not added when its life is nearly over: members would
+// refuse the commit for ever (RFC 9420 §7.3). The commit is refused by name, readable or not.
+func TestShortLivedKeyPackage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, carol := w.user(), w.user(), w.user()
+	c := alice.knows(bob, nil)
+	in := alice.addition(c.convo, carol) // encrypted
+	now := time.Now()
+	claimed := func(body []byte, ref mls.KeyPackageRef) { // instead of the one that carol has published
+		w.exec(`UPDATE key_packages SET ref = $1, body = $2 WHERE did = $3`, []byte(ref), body, carol.did())
+		w.exec(`UPDATE key_package_init_keys SET ref = $1 WHERE did = $2`, []byte(ref), carol.did())
+	}
+	short, ref := carol.KeyPackage(t, mlstest.Lifetime(now.Add(-time.Hour), now.Add(keypackages.CommitLife-time.Minute)))
+	claimed(short, ref)
+	in.WelcomeMessage = mlstest.Welcome(t, ref)
+	readable := *in
+	readable.IdempotencyKey = newKey()
+	readable.Commit = alice.Device.PublicCommit(t, c.info, 0, false, mlstest.ByValue(mlstest.Add(short)))
+	for name, refused := range map[string]*mlsapi.AddMembersInput{mlsapi.ErrInvalidWelcome: in,
+		mlsapi.ErrInvalidCommit: &readable} {
+		message := alice.post(mlsapi.NSIDAddMembers, refused).fails(http.StatusBadRequest, name)
+		if !strings.Contains(message, "lifetime that ends at") || !strings.Contains(message, "claim another") {
+			t.Error(message)
+		}
+	}
+	good, ref := carol.KeyPackage(t)
+	claimed(good, ref)
+	readable.WelcomeMessage = mlstest.Welcome(t, ref)
+	readable.Commit = alice.Device.PublicCommit(t, c.info, 0, false, mlstest.ByValue(mlstest.Add(good)))
+	alice.post(mlsapi.NSIDAddMembers, &readable).ok()
 }

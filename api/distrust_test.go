@@ -174,26 +174,34 @@ func TestAddedTwice(t *testing.T) {
 		mlsapi.ErrAlreadyMember)
 }
 
-// Any member can remove a device that proposes its own removal. A proposal by another member is not
-// enough.
+// Any member can remove a device that proposes its own removal, and a device whose removal an admin
+// proposes (T15). Other members cannot propose it.
 func TestOwnRemoval(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
-	c, info := alice.createWithInfo(bob)
-	commit := func(proposer *user, leaf uint32) answer {
-		t.Helper()
-		proposal, ref := proposer.Device.PublicProposal(t, info, leaf, mlstest.Remove(1))
-		proposer.post(mlsapi.NSIDSendMessage, &mlsapi.SendMessageInput{
-			ConvoID: c.id, SenderDID: proposer.did(), Epoch: 1, Ciphertext: proposal,
-		}).ok()
-		return alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{
+	for _, proposer := range []*user{alice, bob} {
+		c, info := alice.createWithInfo(bob)
+		propose := func(leaf, removed uint32) (answer, []byte) {
+			proposal, ref := proposer.Device.PublicProposal(t, info, leaf, mlstest.Remove(removed))
+			return proposer.post(mlsapi.NSIDSendMessage, &mlsapi.SendMessageInput{
+				ConvoID: c.id, SenderDID: proposer.did(), Epoch: 1, Ciphertext: proposal,
+			}), ref
+		}
+		leaf := uint32(0)
+		if proposer == bob {
+			leaf = 1
+			refused, _ := propose(leaf, 0)
+			refused.fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+		}
+		sent, ref := propose(leaf, 1)
+		sent.ok()
+		alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{
 			ConvoID: c.id, Commit: alice.Device.PublicCommit(t, info, 0, true, mlstest.ByReference(ref)),
-		})
-	}
-	commit(alice, 0).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
-	commit(bob, 1).ok()
-	if level := *alice.convo(c).CommitLevel; level != "verified" {
-		t.Fatalf("the level is %s", level)
+		}).ok()
+		if level := *alice.convo(c).CommitLevel; level != "verified" {
+			t.Fatalf("the level is %s", level)
+		}
+		bob.post(mlsapi.NSIDSendMessage, bob.message(c, "after")).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 	}
 }

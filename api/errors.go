@@ -146,7 +146,7 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrConvoClosed, match: is(messages.ErrConvoClosed)},
 	{name: mlsapi.ErrInvalidCursor, match: is(messages.ErrInvalidCursor)},
 	{name: mlsapi.ErrInvalidMessage, match: is(messages.ErrWrongGroup, convos.ErrNotExternalSender)},
-	{name: mlsapi.ErrInvalidMessage, match: as[*convos.InvalidProposalError]()},
+	{name: mlsapi.ErrInvalidMessage, match: invalidObject(convos.Proposal)},
 	{name: mlsapi.ErrGroupAlreadyExists, match: is(convos.ErrGroupAlreadyExists)},
 	{name: mlsapi.ErrTooManyMembers, match: is(convos.ErrTooManyMembers)},
 	{name: mlsapi.ErrLastMember, match: is(convos.ErrLastMember)},

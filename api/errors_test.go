@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -128,7 +127,10 @@ func TestDomainErrorsHaveAnswers(t *testing.T) {
 		{&attachments.PartLengthError{Want: 1}, "got 0", "length in bytes must be 1"},
 		{&attachments.PartLengthError{Want: 8, More: true}, "got more", "length in bytes must be 8"},
 		{convos.ErrNotExternalSender, "do not name the caller", "external_senders"},
-		{&convos.InvalidProposalError{Err: errors.New("signature: does not verify")}, "ciphertext: signature", "verify"},
+		{&convos.InvalidObjectError{Object: convos.Proposal, Reason: "signature: does not verify"}, "ciphertext: signature",
+			"verify"},
+		{&convos.NotPermittedError{Reason: "the commit removes a device of another; leave that out"}, "the commit removes",
+			"leave that out"},
 		{convos.ErrGroupAlreadyExists, "exists already", "take another groupId"},
 		{fmt.Errorf("%w; it would have %d", convos.ErrTooManyMembers, 1001), "it would have 1001", "at most 1000 members"},
 		{convos.ErrLastMember, "the last member cannot leave", "hide the convo"},

@@ -182,6 +182,7 @@ func TestInvitationEndsInAnyOrder(t *testing.T) {
 	say(third, "invited")
 	bob.post(mlsapi.NSIDAcceptInvitation, &mlsapi.AcceptInvitationInput{Service: peer, ConvoID: third.ConvoID}).ok()
 	w.exec(`DELETE FROM key_packages`) // the home has forgotten it
+	w.exec(`DELETE FROM idempotency_keys WHERE nsid = $1`, mlsapi.NSIDGetKeyPackages)
 	say(third, "withdrawn", "withdrawn")
 	bob.expect("after the acceptance", "ended withdrawn ", "new ended new withdrawn ")
 	third.Kind = "invited"

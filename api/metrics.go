@@ -137,8 +137,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				"the whole quota; take the max.", "quota"),
 
 		lookups: of.TimesBy("mlsd_identity_lookup_seconds",
-			"Time of look-ups of DID documents, by outcome: found, invalid (no document, or a useless one), busy "+
-				"(a limit was reached), failed.", []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5}, "outcome"),
+			"Time of look-ups of DID documents, by source: plc (the PLC directory), web (the host of a did:web), and "+
+				"outcome: found, invalid (no document, or a useless one), busy (a limit was reached), failed.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5}, "source", "outcome"),
 		lookupsRefused: of.Counters("mlsd_lookups_refused_total",
 			"Requests that were refused because a limit of look-ups of DID documents is reached: the limit of an "+
 				"address (429), or of the node (503).", "limit"),
@@ -206,7 +207,11 @@ func (m *Metrics) begin() {
 	metric.Begin(m.quotaRefusals, quota.Names()...)
 	metric.Begin(m.lookupsRefused, limitAddress, limitNode)
 	metric.Begin(m.expensiveRefused, limitCaller, limitNode, limitTime)
-	metric.Begin(m.lookups, serviceauth.LookupOutcomes()...)
+	for _, source := range serviceauth.LookupSources() {
+		for _, outcome := range serviceauth.LookupOutcomes() {
+			m.lookups.WithLabelValues(string(source), string(outcome))
+		}
+	}
 	metric.Begin(m.transfersCut, transferBody, transferAnswer, transferDrain)
 	metric.Begin(m.pushJobs, "done", "dead", "superseded", "connected")
 	metric.Begin(m.invitations, "done", "dead", "retry")
@@ -336,8 +341,8 @@ func (m *Metrics) PushBacklog(jobs int64, oldest time.Duration) {
 }
 
 // LookedUp counts a look-up of a DID document.
-func (m *Metrics) LookedUp(outcome serviceauth.LookupOutcome, took time.Duration) {
-	m.lookups.WithLabelValues(string(outcome)).Observe(took.Seconds())
+func (m *Metrics) LookedUp(l serviceauth.Lookup) {
+	m.lookups.WithLabelValues(string(l.Source), string(l.Outcome)).Observe(l.Took.Seconds())
 }
 
 // lookupRefused counts a request whose caller was not looked up, if err says that it was not.

@@ -68,9 +68,30 @@ func TestSelfRemove(t *testing.T) {
 	if level := alice.level(c); level != "verified" {
 		t.Errorf("the level is %s", level)
 	}
-	if n := len(alice.convo(c.convo).Members); n != 2 {
-		t.Errorf("%d members: the owner of the removed device stays on the roster", n)
+	if n := len(alice.convo(c.convo).Members); n != 1 {
+		t.Errorf("%d members: a person without a device in the group is no member", n)
 	}
+	if n := w.count(`
+		SELECT count(*) FROM (SELECT kind, convo_id, did, detail FROM outbox UNION ALL SELECT kind, convo_id, did, detail FROM
+			events) e
+		WHERE kind = 4 AND convo_id = $1 AND did = $2 AND detail ->> 'change' = 'left' AND detail ->> 'commitNeeded' IS
+			NULL`, c.id, bob.did()); n != 1 {
+		t.Errorf("%d events say that bob left and nobody need commit it", n)
+	}
+	// A departure that is repeated in another way changes nothing.
+	out := read[mlsapi.LeaveConvoOutput](t, bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok())
+	if out.NewEpoch != 2 {
+		t.Errorf("bob left in epoch %d", out.NewEpoch)
+	}
+}
+
+// unjudged sends a proposal while the server does not know the group, so that it can judge only the
+// kind of the proposal.
+func (u *user) unjudged(c knownGroup, proposal []byte) {
+	u.w.t.Helper()
+	u.w.exec(`UPDATE public_groups SET epoch = epoch + 1000 WHERE convo_id = $1`, c.id)
+	u.post(mlsapi.NSIDSendMessage, u.propose(c, proposal)).ok()
+	u.w.exec(`UPDATE public_groups SET epoch = epoch - 1000 WHERE convo_id = $1`, c.id)
 }
 
 // M1: an external commit includes another member's SelfRemove by reference, and no Remove of it.
@@ -123,16 +144,23 @@ func TestCustomProposal(t *testing.T) {
 			t.Errorf("%s: the level is %s", name, level)
 		}
 	}
-	// A proposal that is not its sender's spoils the commit that refers to it.
+	// A proposal that is not its sender's is refused, and so is the commit that refers to it.
 	c := alice.knows(bob, nil)
 	forged, ref := alice.Device.PublicProposal(t, c.info, 1, mlstest.Custom("a receipt"))
-	bob.post(mlsapi.NSIDSendMessage, bob.propose(c, forged)).ok()
+	bob.post(mlsapi.NSIDSendMessage, bob.propose(c, forged)).fails(http.StatusBadRequest, mlsapi.ErrInvalidMessage)
+	bob.unjudged(c, forged)
 	alice.post(mlsapi.NSIDSubmitCommit, alice.commits(c, false, mlstest.ByReference(ref))).fails(http.StatusBadRequest,
 		mlsapi.ErrInvalidCommit)
 	// The rules of the roster hold for what can be read beside it.
-	alice.post(mlsapi.NSIDSubmitCommit,
-		alice.commits(c, true, mlstest.ByValue(mlstest.Remove(1)), mlstest.ByValue(mlstest.Custom("x")))).
-		fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+	both := [][]byte{mlstest.ByValue(mlstest.Remove(0)), mlstest.ByValue(mlstest.Custom("x"))}
+	in := bob.commits(c, true)
+	in.Commit = bob.Device.PublicCommit(t, c.info, 1, true, both...)
+	bob.post(mlsapi.NSIDSubmitCommit, in).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+	both[0] = mlstest.ByValue(mlstest.Remove(1))
+	alice.post(mlsapi.NSIDSubmitCommit, alice.commits(c, true, both...)).ok()
+	if n := len(alice.convo(c.convo).Members); n != 1 {
+		t.Errorf("%d members: bob has no device in the group", n)
+	}
 }
 
 // M3: a commit with ReInit closes its convo, by value and by reference, whether the group is known
@@ -152,15 +180,25 @@ func TestReInitCloses(t *testing.T) {
 			successor := newGroup(t)
 			entry := mlstest.ByValue(mlstest.ReInit(successor))
 			if !byValue {
-				proposal, ref := bob.Device.PublicProposal(t, c.info, 1, mlstest.ReInit(successor))
-				bob.post(mlsapi.NSIDSendMessage, bob.propose(c, proposal)).ok()
+				proposal, ref := alice.Device.PublicProposal(t, c.info, 0, mlstest.ReInit(successor))
+				alice.post(mlsapi.NSIDSendMessage, alice.propose(c, proposal)).ok()
 				entry = mlstest.ByReference(ref)
 			}
 			before := bob.message(c.convo, "before")
 			sent := bob.post(mlsapi.NSIDSendMessage, before)
 			sent.ok()
 			in := alice.commits(c, false, entry)
-			closing := alice.post(mlsapi.NSIDSubmitCommit, in)
+			// Bob commits what alice, who is the admin, has proposed. He cannot propose it (T13).
+			closer := alice
+			if !byValue {
+				closer, in.Commit = bob, bob.Device.PublicCommit(t, c.info, 1, false, entry)
+			}
+			own := bob.commits(c, false)
+			own.Commit = bob.Device.PublicCommit(t, c.info, 1, false, mlstest.ByValue(mlstest.ReInit(newGroup(t))))
+			bob.post(mlsapi.NSIDSubmitCommit, own).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+			bobs, _ := bob.Device.PublicProposal(t, c.info, 1, mlstest.ReInit(newGroup(t)))
+			bob.post(mlsapi.NSIDSendMessage, bob.propose(c, bobs)).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+			closing := closer.post(mlsapi.NSIDSubmitCommit, in)
 			closing.ok()
 
 			view := bob.convo(c.convo)
@@ -177,7 +215,7 @@ func TestReInitCloses(t *testing.T) {
 			}
 			// Retries get their first answer.
 			bob.post(mlsapi.NSIDSendMessage, before).replays(sent)
-			alice.post(mlsapi.NSIDSubmitCommit, in).replays(closing)
+			closer.post(mlsapi.NSIDSubmitCommit, in).replays(closing)
 			c.epoch = 2
 			isClosed(c, alice, bob)
 		}

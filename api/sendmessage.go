@@ -44,12 +44,12 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	}
 	c.usedKey = key
 	send := h.Messages.Send
-	if header.SenderType == mls.SenderTypeExternal {
+	if header.WireFormat == mls.WireFormatPublicMessage { // a proposal in clear
 		if err := c.beginExpensive(h.admission); err != nil {
 			return err
 		}
 		defer c.endExpensive()
-		send = h.sendExternal
+		send = h.propose
 	}
 	if err := h.openQuota(c); err != nil {
 		return err
@@ -77,10 +77,10 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	})
 }
 
-// sendExternal sends a proposal of an external sender: a caller that is not a member, but is in the
-// group's list of external senders. Such a request is rare and expensive, and has its own
-// transaction.
-func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent messages.Receipt, err error) {
+// propose sends a proposal in clear, of a member or of an external sender: a caller that is not a
+// member, but is in the group's list. Such a request is rare and expensive, because the proposal is
+// judged against the whole group, and has its own transaction.
+func (h *handlers) propose(ctx context.Context, d messages.Draft) (sent messages.Receipt, err error) {
 	if d.Token != nil {
 		if err := d.Token.Use(ctx); err != nil {
 			return sent, err
@@ -88,7 +88,7 @@ func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent mes
 	}
 	var failure error // the error of the function below: if it is set, no COMMIT was tried
 	err = pgx.BeginFunc(ctx, h.DB, func(tx pgx.Tx) error {
-		sent, failure = convos.ProposeExternally(ctx, tx, d)
+		sent, failure = convos.Propose(ctx, tx, d)
 		return failure
 	})
 	if err != nil && failure == nil && pgpool.OutcomeUnknown(err) {

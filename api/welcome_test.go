@@ -413,6 +413,7 @@ func TestGCKillsWelcome(t *testing.T) {
 	bob := w.user()
 	c := w.user().create(bob)
 	pgtest.Age(t, w.db, "key_packages", 31*day)
+	pgtest.Age(t, w.db, "idempotency_keys", 31*day, "created_at")
 	if done := w.sweepKeyPackages(); done["key_packages_deleted"] != 1 {
 		t.Fatalf("the sweeps of KeyPackages did %v", done)
 	}

@@ -75,6 +75,7 @@ type locked struct {
 	successor   uuid.NullUUID  // set if the convo was closed by a reset
 	reserved    *time.Duration // how much longer the next commit is reserved for another member; nil if it is not
 	dispute     *disputes.Dispute
+	now         time.Time // the database's time, after the lock was taken
 }
 
 // refuseClosed returns the refusal of a write to a closed convo, or nil if the convo is open.
@@ -104,10 +105,12 @@ func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DI
 	batch := &pgx.Batch{}
 	batch.Queue(`
 		SELECT group_id, creator_did, cipher_suite, epoch, last_seq, closed_at IS NOT NULL, successor_id,
-			CASE WHEN reserved_for <> $2 AND reserved_until > clock_timestamp() THEN reserved_until - clock_timestamp() END
+			CASE WHEN reserved_for <> $2 AND reserved_until > clock_timestamp() THEN reserved_until - clock_timestamp() END,
+			clock_timestamp()
 		FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo, caller).
 		QueryRow(func(row pgx.Row) error {
-			return row.Scan(&c.groupID, &c.creator, &c.cipherSuite, &c.epoch, &c.lastSeq, &c.closed, &c.successor, &c.reserved)
+			return row.Scan(&c.groupID, &c.creator, &c.cipherSuite, &c.epoch, &c.lastSeq, &c.closed, &c.successor, &c.reserved,
+				&c.now)
 		})
 	batch.Queue(`SELECT left_epoch FROM members WHERE convo_id = $1 AND did = $2`, convo, caller).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&c.leftEpoch) })

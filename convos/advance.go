@@ -38,9 +38,10 @@ type Proposed struct {
 
 // advance accepts a commit and moves the convo to the next epoch. The epoch in the commit's own
 // header must be the current epoch. This is the compare-and-swap of promise 3, under the row lock
-// that c holds. If the committer's membership is a request, the commit accepts it; advance changes
-// nothing else on the roster. A commit with ReInit closes the convo. While the convo is in dispute,
-// advance accepts only external commits. The caller has checked that the convo is open.
+// that c holds. If the committer's membership is a request, the commit accepts it. People whose last
+// device the commit removes leave the roster; advance changes nothing else there. A commit with
+// ReInit closes the convo. While the convo is in dispute, advance accepts only external commits. The
+// caller has checked that the convo is open.
 func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, allowed rights) (Advanced, error) {
 	h, err := c.checkCommit(ctx, tx, by, p.Commit, allowed)
 	if err != nil {
@@ -100,7 +101,7 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 		}
 	}
 	c.epoch, c.lastSeq, c.closed = next, seq, successor != nil
-	return Advanced{Epoch: next, Seq: seq}, nil
+	return Advanced{Epoch: next, Seq: seq}, c.removeDeparted(ctx, tx, v.gone, allowed.removes)
 }
 
 // checkCommit reads the commit's header. It checks the commit's type, group and epoch, that no
@@ -204,8 +205,8 @@ type Submission struct {
 	Proposed
 }
 
-// Submit accepts a commit that rotates keys, removes devices of the caller's own or of people who
-// have left, or adds devices of the caller's own with a Welcome. A commit with ReInit closes the
+// Submit accepts a commit that rotates keys, adds devices of the caller's own with a Welcome, or
+// makes other changes that their authors may make (whomay.go). A commit with ReInit closes the
 // convo. Errors: ErrNotFound, ErrNotMember, ErrConvoClosed, ErrNotPermitted, *ReservedError,
 // *messages.EpochMismatchError, *InvalidObjectError, and those of keypackages.Consume.
 func Submit(ctx context.Context, tx pgx.Tx, s Submission) (Advanced, error) {

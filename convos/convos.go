@@ -28,8 +28,7 @@ var (
 	ErrCommitRequired = errors.New("there is no commit, and the change needs one; make it with the MLS library")
 	ErrForked         = errors.New("members have reported different authenticators of this epoch; offer the GroupInfo " +
 		"with reportEpoch, which asks what most of them say")
-	ErrNotPermitted = errors.New("the caller is not the creator; only the creator removes another member, " +
-		"with leaveConvo")
+	ErrNotPermitted    = errors.New("the caller is not the creator; only the creator removes another member")
 	ErrTargetNotMember = errors.New("targetDid: was never a member of the convo; getConvo lists the members")
 	ErrSeqAhead        = errors.New("seq: beyond the end of the log")
 	ErrNoGroupInfo     = errors.New("no GroupInfo of the current epoch is known; a member can offer one with " +
@@ -61,6 +60,7 @@ const (
 	Commit    Object = "commit"
 	Welcome   Object = "welcomeMessage"
 	GroupInfo Object = "groupInfo"
+	Proposal  Object = "ciphertext"
 )
 
 func (e *InvalidObjectError) Error() string { return string(e.Object) + ": " + e.Reason }

@@ -26,7 +26,7 @@ type Departure struct {
 
 // Leave takes Target off the roster. A departure needs no commit and does not change the epoch,
 // because a member cannot commit its own removal (RFC 9420 §12.2). A repeated departure gets the
-// same answer. Only the creator can remove another member, and needs a commit. Once a member has
+// same answer. Only an admin can remove another member, and needs a commit. Once a member has
 // left, any member can commit the removal of the member's leaves from the tree. A closed convo can
 // be left without a commit, and accepts no commit.
 //
@@ -84,7 +84,7 @@ func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	if err != nil {
 		return Advanced{}, err
 	}
-	if !self && present && d.Caller != c.creator {
+	if !self && present && !c.isAdmin(d.Caller) {
 		return Advanced{}, ErrNotPermitted
 	}
 	if !self && d.Commit == nil {

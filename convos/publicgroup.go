@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
@@ -11,6 +13,7 @@ import (
 
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
+	"mlsd/messages"
 	"mlsd/mls"
 )
 
@@ -35,6 +38,35 @@ func (g publicGroup) has(did syntax.DID) bool {
 		}
 	}
 	return false
+}
+
+// without yields the devices of the known group that removes does not name.
+func (g publicGroup) without(removes []mls.Removal) iter.Seq[mls.Member] {
+	return func(yield func(mls.Member) bool) {
+		for m := range g.Tree.Members() {
+			gone := slices.ContainsFunc(removes, func(r mls.Removal) bool { return r.Leaf == m.Leaf })
+			if !gone && !yield(m) {
+				return
+			}
+		}
+	}
+}
+
+// sent returns the proposals whose senders own the leaves that they name. A GroupInfo for which a
+// member vouches can give another person a leaf with a key of that member.
+func (g publicGroup) sent(pending []messages.Proposal) (sent []*mls.ProposalMessage) {
+	for _, p := range pending {
+		if p.SenderType != mls.SenderTypeMember || g.owns(p.Sender, p.ProposalMessage) {
+			sent = append(sent, p.ProposalMessage)
+		}
+	}
+	return sent
+}
+
+// owns reports whether the leaf that sent m is a device of did.
+func (g publicGroup) owns(did syntax.DID, m *mls.ProposalMessage) bool {
+	sender, ok := g.Tree.Member(m.Sender)
+	return ok && sender.DID() == did.String()
 }
 
 // externalProposers returns the DIDs of the group's external senders.

@@ -32,8 +32,7 @@ import (
 const ResetPause = time.Hour
 
 // ErrRequestCannotReset says that the caller has not accepted the convo.
-var ErrRequestCannotReset = fmt.Errorf("%w: the caller has not accepted the convo; acceptConvo comes first",
-	ErrNotPermitted)
+var ErrRequestCannotReset error = &NotPermittedError{"the caller has not accepted the convo; acceptConvo comes first"}
 
 // Reset closes a convo whose group is beyond repair, and opens a new convo for its members.
 type Reset struct {

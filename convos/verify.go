@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -35,9 +34,8 @@ const (
 	LevelVerified Level = "verified"
 )
 
-// rights are the changes to members that a method allows its commit. Every commit may add and
-// remove the committer's devices. It may also remove devices of members who have left or who
-// propose their own removal.
+// rights are the changes to members that a method allows its commit, besides what the authors of the
+// proposals may do (whomay.go). Every commit may add devices of the committer.
 type rights struct {
 	adds     []syntax.DID          // the commit must add at least one device of each
 	replaces []syntax.DID          // members of adds whose older leaves the commit must remove
@@ -67,6 +65,7 @@ type verdict struct {
 	group  publicGroup         // of the epoch that the commit creates
 	adds   []mls.KeyPackageRef // KeyPackages that the commit adds
 	all    bool                // adds is complete
+	gone   []departure         // members whose last devices the commit removes
 	reInit *mls.ReInit         // another group replaces this one; nil if none is known
 }
 
@@ -108,7 +107,7 @@ func (c *locked) judgePublic(
 	if external := commit.SenderType == mls.SenderTypeNewMemberCommit; external != allowed.joins {
 		return verdict{}, invalid(Commit, "sender is %s, which is for another method (RFC 9420 §12.4)", commit.SenderType)
 	}
-	var pending []*mls.ProposalMessage
+	var pending []messages.Proposal
 	if commit.HasReferences() {
 		var err error
 		if pending, err = messages.Proposals(ctx, tx, c.id, c.epoch, c.lastSeq); err != nil {
@@ -122,7 +121,7 @@ func (c *locked) judgePublic(
 	var change *mls.Change
 	if err == nil {
 		change, err = verified.applied(c.epoch, signatures(commit),
-			func() (*mls.Change, error) { return before.Apply(commit, pending...) })
+			func() (*mls.Change, error) { return before.Apply(commit, before.sent(pending)...) })
 	}
 	switch {
 	case err == nil:
@@ -144,10 +143,14 @@ func (c *locked) judgePublic(
 	}
 	for _, a := range change.Adds {
 		if a.KeyPackage != nil {
+			if err := keypackages.CheckLife(a.KeyPackage, a.NotAfter, c.now); err != nil {
+				return v, invalid(Commit, "%v", err)
+			}
 			v.adds = append(v.adds, a.KeyPackage)
 		}
 	}
-	return v, c.permit(ctx, tx, by, change, allowed)
+	v.gone = departures(change, by)
+	return v, c.permit(ctx, tx, by, change, allowed, before)
 }
 
 // checkSender checks that the sender of a member's commit is a device of the caller.
@@ -161,27 +164,55 @@ func checkSender(commit *mls.Commit, before publicGroup, by syntax.DID) error {
 
 // judgeStructure checks a commit by its own content, and by the tree if the tree is known.
 func (c *locked) judgeStructure(
-	ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, pending []*mls.ProposalMessage, before publicGroup,
+	ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, pending []messages.Proposal, before publicGroup,
 	allowed rights,
 ) (verdict, error) {
-	v := verdict{level: LevelStructure, all: true, reInit: commit.ReInit(mls.CipherSuite(c.cipherSuite), pending...)}
-	var removes []mls.Removal
+	known := &mls.Change{} // what can be read of the change
+	known.ReInit, known.ReInitBy = c.reInit(commit, pending)
+	v := verdict{level: LevelStructure, all: true, reInit: known.ReInit}
 	for _, p := range commit.Proposals {
 		switch {
 		case p.Reference != nil, p.Opaque:
 			v.all = false
 		case p.KeyPackage != nil:
 			v.adds = append(v.adds, p.KeyPackage.Ref)
-			if err := allowed.add(by, mls.Member{Identity: p.KeyPackage.Identity}); err != nil {
+			if err := keypackages.CheckLife(p.KeyPackage.Ref, p.KeyPackage.NotAfter, c.now); err != nil {
+				return v, invalid(Commit, "%v", err)
+			}
+			if err := allowed.add(by,
+				mls.Member{Identity: p.KeyPackage.Identity, CredentialType: p.KeyPackage.CredentialType}); err != nil {
 				return v, err
 			}
 		case p.Type == mls.ProposalRemove && before.Group != nil:
 			if gone, ok := before.Tree.Member(p.Removed); ok {
-				removes = append(removes, mls.Removal{Member: gone})
+				known.Removes = append(known.Removes, mls.Removal{Member: gone})
 			}
+		case p.Type == mls.ProposalGroupContextExtensions:
+			known.Context = true
 		}
 	}
-	return v, c.permitRemoves(ctx, tx, by, removes, allowed)
+	if err := c.permitReplacement(by, known); err != nil {
+		return v, err
+	}
+	if before.Group != nil {
+		v.gone = lastDevices(known.Removes, before.without(known.Removes), by)
+	}
+	return v, c.permitRemoves(ctx, tx, by, known.Removes, allowed, before)
+}
+
+// reInit returns the ReInit that a commit contains or refers to, and who proposed it if that is not
+// the committer.
+func (c *locked) reInit(commit *mls.Commit, pending []messages.Proposal) (*mls.ReInit, mls.Author) {
+	suite := mls.CipherSuite(c.cipherSuite)
+	if found := commit.ReInit(suite); found != nil {
+		return found, mls.Author{}
+	}
+	for _, p := range pending {
+		if found := commit.ReInit(suite, p.ProposalMessage); found != nil {
+			return found, mls.Author{DID: p.Sender.String(), External: p.SenderType == mls.SenderTypeExternal}
+		}
+	}
+	return nil, mls.Author{}
 }
 
 // successor returns the group_id of the group that replaces this one, or nil if none does. It
@@ -255,7 +286,11 @@ func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, p
 	if err := checkSigner(&info, v.group.Tree, by); err != nil {
 		return err
 	}
-	return c.permit(ctx, tx, by, v.change, allowed)
+	if err := c.findAuthors(ctx, tx, v.change, before); err != nil {
+		return err
+	}
+	v.gone = departures(v.change, by)
+	return c.permit(ctx, tx, by, v.change, allowed, before)
 }
 
 // checkTree makes the cheap checks of a GroupInfo of a group whose state is not known: a device of
@@ -312,6 +347,9 @@ func checkPeople(tree *mls.Tree, people []syntax.DID) error {
 	for m := range tree.Members() {
 		n, known := devices[m.DID()]
 		switch {
+		case m.CredentialType != mls.CredentialTypeBasic:
+			return invalid(GroupInfo, "ratchet_tree: leaf %d has a credential of type %s; only a basic credential names an "+
+				"account (RFC 9420 §5.3)", m.Leaf, m.CredentialType)
 		case !known && erased > 0:
 			erased--
 		case !known:
@@ -343,71 +381,14 @@ func checkGroupInfo(groupInfo, groupID []byte, suite int32, epoch *int64) (mls.G
 
 // add checks that the commit may add the device m.
 func (r rights) add(by syntax.DID, m mls.Member) error {
+	if m.CredentialType != mls.CredentialTypeBasic {
+		return invalid(Commit, "adds a device with a credential of type %s; only a basic credential names an account (RFC "+
+			"9420 §5.3)", m.CredentialType)
+	}
 	if m.DID() == by.String() || slices.Contains(r.adds, syntax.DID(m.DID())) {
 		return nil
 	}
 	return invalid(Commit, "adds a device whose credential names a DID that the request does not add (RFC 9420 §5.3)")
-}
-
-// permit checks that the committer's rights allow a change of the group's members.
-func (c *locked) permit(ctx context.Context, tx pgx.Tx, by syntax.DID, change *mls.Change, allowed rights) error {
-	for _, a := range change.Adds {
-		if err := allowed.add(by, a.Member); err != nil {
-			return err
-		}
-		if allowed.device != "" && a.DeviceID() != allowed.device {
-			return ErrNotPermitted
-		}
-	}
-	for _, did := range allowed.adds {
-		if !slices.ContainsFunc(change.Adds, func(a mls.Addition) bool { return a.DID() == did.String() }) {
-			return invalid(Commit, "adds no device of %s", did)
-		}
-	}
-	for _, u := range change.Updates {
-		if u.Before.DID() != u.After.DID() {
-			return invalid(Commit, "gives a leaf to another account (RFC 9420 §5.3.1)")
-		}
-	}
-	if err := c.permitRemoves(ctx, tx, by, change.Removes, allowed); err != nil || allowed.removes == "" {
-		return err
-	}
-	for m := range change.Next.Tree.Members() {
-		if m.DID() == allowed.removes.String() {
-			return invalid(Commit, "leaves a device of %s in the group", allowed.removes)
-		}
-	}
-	return nil
-}
-
-// permitRemoves checks whose devices a commit removes.
-func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, removes []mls.Removal,
-	allowed rights) error {
-	var others []string
-	for _, m := range removes {
-		switch did := m.DID(); {
-		case did == by.String(), m.Own:
-		case allowed.joins: // an external commit can only remove an older device of its sender (§12.2)
-			return ErrNotPermitted
-		case slices.Contains(allowed.replaces, syntax.DID(did)):
-		case did != allowed.removes.String():
-			others = append(others, did)
-		}
-	}
-	if len(others) == 0 {
-		return nil
-	}
-	var present bool
-	err := tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = ANY($2) AND left_at IS NULL)`, c.id,
-		others).Scan(&present)
-	if err != nil {
-		return fmt.Errorf("read the roster: %w", err)
-	}
-	if present {
-		return ErrNotPermitted
-	}
-	return nil
 }
 
 // everMembers returns the current and former members.
@@ -417,10 +398,14 @@ func (c *locked) everMembers(ctx context.Context, tx pgx.Tx) ([]syntax.DID, erro
 }
 
 // superseded lists the devices whose older Welcomes are useless after the commit: the devices that
-// it removes, the device that joins by it, and all devices of the people whose leaves it replaces.
+// it removes, the device that joins by it, and all devices of the people whose leaves it replaces, or
+// of whom it leaves no leaf.
 func (v verdict) superseded(replaced []syntax.DID) (devices []welcome.Device) {
 	for _, did := range replaced {
 		devices = append(devices, welcome.Device{DID: did})
+	}
+	for _, d := range v.gone {
+		devices = append(devices, welcome.Device{DID: d.did})
 	}
 	if v.change == nil {
 		return devices

@@ -90,7 +90,7 @@ func (g generations) lostAfter(read generation, head int64) int64 {
 
 // resolve finds the place of a cursor in a stream from first to head. The subscription begins after
 // this place. outdated says that the client lacks events that it cannot get, or has events that are
-// lost. Errors: ErrFutureCursor.
+// lost. Errors: ErrFutureCursor, with the place after the stream that the cursor names.
 func (g generations) resolve(c Cursor, first, head int64) (place int64, outdated bool, err error) {
 	if c == oldest {
 		return first - 1, false, nil
@@ -108,7 +108,7 @@ func (g generations) resolve(c Cursor, first, head int64) (place int64, outdated
 		return first - 1, true, nil // the beginning of the cursor's generation is unknown, too
 	}
 	if i == len(g)-1 && place > head {
-		return 0, false, ErrFutureCursor
+		return place, false, ErrFutureCursor
 	}
 	for _, later := range g[i+1:] {
 		if later.after < place { // places after after were given again

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -212,6 +213,63 @@ func TestSwitchoverInTheLog(t *testing.T) {
 				t.Errorf("want %s and %q in %s", tc.level, want, lines.String())
 			}
 		})
+	}
+}
+
+// G14: an older copy of the database replaces its disk while no node runs, and nobody runs mlsd
+// restored. PostgreSQL shows no trace. The first client with a lost event is in the log, with the
+// command; further ones are summed; afterwards the command has ended it.
+func TestCopyPutBackInTheLog(t *testing.T) {
+	t.Parallel()
+	w, n, convo := newConvo(t, 3, alice)
+	n.seq.Resign()
+	restore := w.backup(t, sameDatabase)
+	w.say(t, convo, alice, 2)
+	n.seq.TryNow()
+	n.publish(t)
+	lost := ends(t, n.subscribe(t, alice, 0), 6)
+	n.seq.Resign()
+	restore()
+	var lines strings.Builder
+	other := w.node(t, func(c *events.HubConfig) { c.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+	other.publish(t)
+	refused := func(cursor string) {
+		t.Helper()
+		c, err := events.ParseCursor(cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.hub.Subscribe(t.Context(), events.Request{DID: alice, Cursor: &c}); !errors.Is(err,
+			events.ErrFutureCursor) {
+			t.Errorf("%s: %v", cursor, err)
+		}
+	}
+	refused(lost.number)
+	if got := lines.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "run mlsd restored") ||
+		!strings.Contains(got, "cursor="+lost.position) || !strings.Contains(got, "cursors=1") {
+		t.Errorf("the log: %s", got)
+	}
+	lines.Reset()
+	refused(lost.position)
+	refused(lost.number)
+	if lines.String() != "" {
+		t.Errorf("it is said again: %s", lines.String())
+	}
+	other.hub.SetClock(func() time.Time { return time.Now().Add(2 * time.Minute) })
+	refused(lost.number)
+	if !strings.Contains(lines.String(), "cursors=3") {
+		t.Errorf("after a minute: %s", lines.String())
+	}
+	lines.Reset()
+	unknown := "zzzzzz.0:1"
+	other.resume(t, unknown)
+	if lines.String() != "" {
+		t.Errorf("within a minute: %s", lines.String())
+	}
+	other.hub.SetClock(func() time.Time { return time.Now().Add(4 * time.Minute) })
+	other.resume(t, unknown)
+	if !strings.Contains(lines.String(), "cursor="+unknown) || !strings.Contains(lines.String(), "cursors=2") {
+		t.Errorf("a generation that the database lacks: %s", lines.String())
 	}
 }
 

@@ -66,6 +66,7 @@ type Hub struct {
 	asked   atomic.Bool     // Wake was called, so Run must read, whatever grown is
 	started chan struct{}   // closed once head is known
 	checked time.Time       // when checkServer last ran; owned by Run
+	ahead   ahead           // cursors of clients that are ahead of the stream
 	reading chan struct{}   // has a slot for each catch-up that reads the table
 	closing context.Context // ends when Close is called
 	close   context.CancelFunc
@@ -86,6 +87,7 @@ func NewHub(c HubConfig) *Hub {
 		cfg: c, wake: worker.NewTrigger(), started: make(chan struct{}),
 		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)),
 	}
+	h.ahead = ahead{log: c.Log, now: func() time.Time { return h.now() }}
 	h.closing, h.close = context.WithCancel(context.Background())
 	c.Presence.head = h.Head
 	return h

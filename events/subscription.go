@@ -86,6 +86,13 @@ func (s *Subscription) start(ctx context.Context, cursor *Cursor) error {
 		s.hub.Wake()
 		return ErrClosing
 	}
+	newest := now.of.newest()
+	switch {
+	case err != nil:
+		s.hub.ahead.add(ctx, newest.position(s.place), newest.position(now.head))
+	case cursor.Generation > newest.id:
+		s.hub.ahead.add(ctx, generation{id: cursor.Generation}.position(cursor.Seq), newest.position(now.head))
+	}
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
@@ -17,9 +18,10 @@ import (
 // Consume marks the KeyPackages that a Welcome names as consumed, and returns the devices that they
 // belong to. caller made the Welcome, owners are the DIDs that it can be for, and suite is the
 // group's suite. An unclaimed KeyPackage can be used, because its owner may have sent it to the
-// caller directly. A KeyPackage that the caller claimed can be used even after the claim has lapsed
-// or the KeyPackage has expired. KeyPackages of other services must be in foreign. Consume returns
-// them as used, and the caller records their use. Errors: ErrNotFound, *UnusableError.
+// caller directly. A KeyPackage that the caller claimed can be used even after the claim has lapsed,
+// or the time set by its publisher is over, but not without CommitLife. KeyPackages of other
+// services must be in foreign. Consume returns them as used, and the caller records their use.
+// Errors: ErrNotFound, *UnusableError.
 func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, suite mls.CipherSuite,
 	refs []mls.KeyPackageRef, foreign []Foreign) (recipients []Recipient, used []Foreign, err error) {
 	raw := make([][]byte, len(refs))
@@ -28,7 +30,8 @@ func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.
 	}
 	recipients, err = pgpool.Collect(ctx, tx, scanRecipient, `
 		SELECT did, ref, device_id, state = 'consumed', state IN ('claimed', 'orphaned') AND claimed_by <> $3,
-			state = 'expired' OR state = 'available' AND not_after <= clock_timestamp(), withdrawn_at IS NOT NULL
+			state = 'expired' OR state = 'available' AND not_after <= clock_timestamp(), withdrawn_at IS NOT NULL,
+			body, clock_timestamp()
 		FROM key_packages WHERE did = ANY($1) AND ref = ANY($2) AND cipher_suite = $4
 		ORDER BY did, ref FOR UPDATE`, owners, raw, caller, int32(suite))
 	if err != nil {
@@ -70,7 +73,10 @@ func elsewhere(here []Recipient, owners []syntax.DID, suite mls.CipherSuite, ref
 // scanRecipient reads a locked KeyPackage, and refuses one that the caller cannot use.
 func scanRecipient(row pgx.CollectableRow) (r Recipient, err error) {
 	var consumed, foreign, expired, withdrawn bool
-	if err := row.Scan(&r.DID, &r.Ref, &r.DeviceID, &consumed, &foreign, &expired, &withdrawn); err != nil {
+	var body []byte
+	var now time.Time
+	err = row.Scan(&r.DID, &r.Ref, &r.DeviceID, &consumed, &foreign, &expired, &withdrawn, &body, &now)
+	if err != nil {
 		return r, err
 	}
 	switch {
@@ -83,5 +89,9 @@ func scanRecipient(row pgx.CollectableRow) (r Recipient, err error) {
 	case expired:
 		return r, &UnusableError{Ref: r.Ref, Reason: "has expired"}
 	}
-	return r, nil
+	kp, err := mls.ParseKeyPackage(body)
+	if err != nil {
+		return r, fmt.Errorf("a KeyPackage in the ledger: %w", err)
+	}
+	return r, CheckLife(r.Ref, kp.NotAfter, now)
 }

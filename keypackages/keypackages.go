@@ -22,7 +22,7 @@ import (
 //	            │   └─────────────────────────────────────────────┘
 //	            │        a Welcome names it, handed over by its owner
 //	            └──────▶ expired
-//	              its lifetime is over, or its owner or an operator has withdrawn it
+//	              it has less than ServedLife left, or its owner or an operator has withdrawn it
 //
 // A withdrawal also ends a claimed or orphaned KeyPackage, so that a lost device gets no Welcome.
 //
@@ -43,6 +43,28 @@ const MaxLifetime = 90 * 24 * time.Hour
 // ClaimLifetime is how long a claim lasts until it lapses. A lapsed claim does not make the
 // KeyPackage available again.
 const ClaimLifetime = 30 * time.Minute
+
+// Members check a KeyPackage's lifetime when they process the commit that adds it (RFC 9420 §7.3). If
+// it is over by then, they refuse the commit, and every later epoch with it.
+const (
+	// CommitLife is how much life a KeyPackage must have left when a commit adds it: a day, so that
+	// devices that were off overnight accept the commit.
+	CommitLife = 24 * time.Hour
+	// ServedLife is how much life it must have left when it is published or claimed, so that a commit
+	// can add it until the claim ends.
+	ServedLife = CommitLife + ClaimLifetime
+)
+
+// CheckLife checks that a commit can add a KeyPackage whose lifetime ends at notAfter. Error:
+// *UnusableError.
+func CheckLife(ref mls.KeyPackageRef, notAfter, now time.Time) error {
+	if notAfter.Sub(now) >= CommitLife {
+		return nil
+	}
+	reason := fmt.Sprintf("has a lifetime that ends at %s; a commit adds only KeyPackages that live %d hours longer, "+
+		"because members refuse others (RFC 9420 §7.3)", notAfter.UTC().Format(time.RFC3339), int(CommitLife.Hours()))
+	return &UnusableError{Ref: ref, Reason: reason}
+}
 
 // A caller gets at most Budget one-time KeyPackages of one device within budgetPeriod, whether it
 // uses them or not. So no caller can empty a device's stock alone.

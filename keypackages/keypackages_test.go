@@ -86,8 +86,12 @@ func TestPublishRefuses(t *testing.T) {
 		"trailing byte":         {publication(append(body(), 0)), "malformed"},
 		"another's credential":  {publication(body(mlstest.Identity(alice.String()))), "identity"},
 		"another's with device": {publication(body(mlstest.Identity(bob.String() + "x#phone"))), "identity"},
+		"a certificate":         {publication(body(mlstest.X509)), "of type x509; only a basic credential"}, // T16
 		"expired": {publication(body(mlstest.Lifetime(now.Add(-2*time.Hour), now.Add(-time.Hour)))),
 			"not_after"},
+		"about to expire": {
+			publication(body(mlstest.Lifetime(now.Add(-time.Hour), now.Add(keypackages.ServedLife-time.Minute)))),
+			"24h30m0s after the server's time"}, // T14
 		"not yet valid": {publication(body(mlstest.Lifetime(now.Add(time.Hour), now.Add(2*time.Hour)))),
 			"not_before"},
 		"too long a lifetime": {publication(body(mlstest.Lifetime(now.Add(-time.Hour), now.Add(100*24*time.Hour)))),
@@ -281,6 +285,44 @@ func TestExpiredServed(t *testing.T) {
 	got, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}})
 	if err != nil || len(got.Claimed) != 0 || len(got.Missing) != 1 {
 		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
+// TestLifeLeft: a KeyPackage whose life is nearly over is not handed out, and no Welcome can use it,
+// because members would refuse the commit for ever (T14, RFC 9420 §7.3).
+func TestLifeLeft(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	d := mlstest.NewDevice(t, bob.String())
+	now := time.Now()
+	life := func(left time.Duration) mlstest.Option {
+		return mlstest.Lifetime(now.Add(-time.Hour), now.Add(left))
+	}
+	refs := stock(t, db, d, 1, life(keypackages.ServedLife+time.Minute))
+	last := stock(t, db, d, 1, life(keypackages.ServedLife+time.Minute), mlstest.LastResort)
+	pgtest.Age(t, db, "key_packages", 2*time.Minute, "not_after") // less than ServedLife is left
+	got, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}})
+	if err != nil || len(got.Claimed) != 0 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	// The claimer of a KeyPackage of which less than CommitLife is left comes too late.
+	short, ref := d.KeyPackage(t, life(keypackages.CommitLife-time.Minute))
+	if _, err := db.Exec(t.Context(), `
+		UPDATE key_packages SET ref = $1, body = $2, state = 'claimed', claimed_by = $3, claimed_at = now(),
+			claim_expires_at = now() + interval '1 minute' WHERE ref = $4`,
+		[]byte(ref), short, alice, []byte(refs[0])); err != nil {
+		t.Fatal(err)
+	}
+	_, err = inTx(t, db, func(tx pgx.Tx) ([]keypackages.Recipient, error) {
+		return here(keypackages.Consume(t.Context(), tx, alice, []syntax.DID{bob}, mlstest.Suite,
+			[]mls.KeyPackageRef{ref}, nil))
+	})
+	var unusable *keypackages.UnusableError
+	if !errors.As(err, &unusable) || !strings.Contains(err.Error(), "lifetime that ends at") {
+		t.Fatalf("consumed: %v", err)
+	}
+	if err := keypackages.CheckLife(last[0], now.Add(keypackages.CommitLife), now); err != nil {
+		t.Error(err)
 	}
 }
 

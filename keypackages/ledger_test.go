@@ -506,7 +506,7 @@ func TestEndedAreDeleted(t *testing.T) {
 	}
 	now := time.Now()
 	fill(t, db, d, 2, mlstest.Lifetime(now.Add(-time.Hour), now.Add(80*day)))
-	short := mlstest.Lifetime(now.Add(-time.Hour), now.Add(time.Hour))
+	short := mlstest.Lifetime(now.Add(-time.Hour), now.Add(keypackages.ServedLife+time.Hour))
 	fill(t, db, d, 1, short)
 	fill(t, db, d, 1, short, mlstest.LastResort)
 	for range 2 {
@@ -604,7 +604,7 @@ func TestCount(t *testing.T) {
 		mlstest.NewDevice(t, bob.String())
 	now := time.Now()
 	fill(t, db, spare, 1, mlstest.LastResort) // it has no one-time KeyPackages, and needs none
-	fill(t, db, laptop, 1, mlstest.Lifetime(now.Add(-time.Hour), now.Add(time.Hour)))
+	fill(t, db, laptop, 1, mlstest.Lifetime(now.Add(-time.Hour), now.Add(keypackages.ServedLife+time.Hour)))
 	refs := fill(t, db, phone, 4)
 	pgtest.Age(t, db, "key_packages", 2*time.Hour, "not_after") // the laptop's
 	for range 3 {

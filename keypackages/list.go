@@ -20,7 +20,7 @@ type Own struct {
 	LastResort  bool
 	State       string     // state by the clock, as in Count, even if the sweeper has not stored it yet
 	CreatedAt   time.Time  // whole milliseconds, like the other times
-	NotAfter    time.Time  // the end of its lifetime
+	NotAfter    time.Time  // it is not served from then on
 	ClaimedAt   *time.Time // nil means that nobody has claimed it
 }
 

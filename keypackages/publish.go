@@ -19,7 +19,7 @@ type Publication struct {
 	Device      string // device that the KeyPackage must belong to; "" means any
 	Body        []byte
 	CipherSuite mls.CipherSuite
-	Expires     *time.Time // nil means the KeyPackage's own lifetime; the earlier of the two counts
+	Expires     *time.Time // when it is served no longer; nil means as long as ServedLife is left
 	Key         string     // the idempotency key if it covers only this publication, else ""
 
 	checked *checked // nil until PublishAll sets it
@@ -134,6 +134,9 @@ func (p *Publication) checkPublisher() error {
 	case kp.CipherSuite != p.CipherSuite:
 		return &InvalidError{Reason: fmt.Sprintf("cipherSuite is %s, and the KeyPackage of %s", p.CipherSuite,
 			kp.CipherSuite)}
+	case kp.CredentialType != mls.CredentialTypeBasic:
+		return &InvalidError{Reason: fmt.Sprintf("credential: of type %s; only a basic credential names an account: its "+
+			"identity is the DID, %s (RFC 9420 §5.3)", kp.CredentialType, p.Owner)}
 	case !kp.BelongsTo(p.Owner.String()):
 		return &InvalidError{Reason: "credential: its identity is not the caller's DID, " + p.Owner.String()}
 	case p.Device != "" && kp.DeviceID() != p.Device:
@@ -157,6 +160,10 @@ func (p *Publication) validAt(now time.Time) error {
 	}
 	if err := p.checked.kp.Check(now); err != nil {
 		return &InvalidError{Reason: err.Error()}
+	}
+	if end := p.checked.kp.NotAfter; end.Sub(now) < ServedLife {
+		return &InvalidError{Reason: fmt.Sprintf("Lifetime.not_after is %s, and must be %s after the server's time, %s; "+
+			"give it a longer lifetime", end.Format(time.RFC3339), ServedLife, now.UTC().Format(time.RFC3339))}
 	}
 	return nil
 }
@@ -248,10 +255,11 @@ type admitted struct {
 
 // notAfter returns the time from which the KeyPackage is not served.
 func (a admitted) notAfter() time.Time {
-	if a.Expires != nil && a.Expires.Before(a.kp.NotAfter) {
+	served := a.kp.NotAfter.Add(-ServedLife)
+	if a.Expires != nil && a.Expires.Before(served) {
 		return *a.Expires
 	}
-	return a.kp.NotAfter
+	return served
 }
 
 func insert(ctx context.Context, tx pgx.Tx, fresh []admitted) error {

@@ -1,6 +1,9 @@
 package mls
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Change is the public part of what a commit does to a group.
 type Change struct {
@@ -11,7 +14,18 @@ type Change struct {
 	Committer uint32
 	External  bool    // the committer was not a member, and is among Adds
 	ReInit    *ReInit // the group that replaces this group (§11.2); nil means none
+	ReInitBy  Author
+	// Context says that the extensions of the GroupContext are replaced (§12.1.7).
+	Context   bool
+	ContextBy Author
 	Next      *Group
+}
+
+// Author is who proposed a part of a change: the committer, unless the commit refers to a proposal
+// of somebody else. The zero value means that the author is not known.
+type Author struct {
+	DID      string // account, in the form of Member.DID
+	External bool   // one of the group's external senders (§12.1.8.1)
 }
 
 // Addition is a new member, with its new leaf.
@@ -20,12 +34,13 @@ type Addition struct {
 	// KeyPackage is the KeyPackage that the member was added with. It is nil for an external
 	// committer, and if the KeyPackage is not known.
 	KeyPackage KeyPackageRef
+	NotAfter   time.Time // end of the KeyPackage's lifetime; set if KeyPackage is
 }
 
 // Removal is a former member, with its last leaf.
 type Removal struct {
 	Member
-	Own bool // the member proposed the removal itself, by Remove (§12.1.3) or SelfRemove
+	By Author // who proposed it, by Remove (§12.1.3) or SelfRemove
 }
 
 // Update says how a member's leaf changed. Leaf is the same in both.
@@ -37,6 +52,7 @@ type applier struct {
 	c         *Commit
 	tree      *Tree // becomes the tree of the next epoch
 	context   Extensions
+	committer Author
 	verifier  proposalVerifier
 	proposals []sentProposal
 	added     []uint32 // leaves that proposals added
@@ -48,6 +64,7 @@ type sentProposal struct {
 	*Proposal
 	leaf   uint32 // leaf of a member that sent it
 	member bool
+	by     Author
 }
 
 // Apply checks that this group can accept the commit at this epoch, and returns what it changes.
@@ -81,17 +98,22 @@ func (g *Group) Apply(c *Commit, pending ...*ProposalMessage) (*Change, error) {
 		a.checkTree,
 	} {
 		if err := step(); err != nil {
-			var p *ParseError
-			if errors.As(err, &p) { // the error says that the commit is at fault, not the part in it
-				inCommit := *p
-				inCommit.Object = "Commit"
-				return nil, &inCommit
-			}
-			return nil, err
+			return nil, inObject("Commit", err)
 		}
 	}
 	a.change.Next = a.next()
 	return a.change, nil
+}
+
+// inObject makes an error say that the object is at fault, and not the part in it.
+func inObject(object string, err error) error {
+	var p *ParseError
+	if !errors.As(err, &p) {
+		return err
+	}
+	in := *p
+	in.Object = object
+	return &in
 }
 
 func (a *applier) checkHeader() error {
@@ -129,6 +151,7 @@ func (a *applier) checkSignature() error {
 	default:
 		signer = &a.c.parts.path.leaf
 	}
+	a.committer = Author{DID: signer.member(a.c.Sender).DID()}
 	a.verifier = proposalVerifier{Group: a.g, signed: a.g.Context()}
 	return a.g.verifyHandshake(&a.c.parts, a.c.SenderType, signer.signatureKey, a.verifier.signed)
 }

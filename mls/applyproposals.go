@@ -9,7 +9,7 @@ import (
 func (a *applier) applyProposals() error {
 	for _, p := range a.proposals {
 		if p.Type == ProposalGroupContextExtensions {
-			a.context = p.Extensions
+			a.context, a.change.Context, a.change.ContextBy = p.Extensions, true, p.by
 		}
 	}
 	for _, p := range a.proposals {
@@ -25,7 +25,7 @@ func (a *applier) applyProposals() error {
 			gone, _ := a.tree.Member(leaf)
 			a.tree.leaves[leaf] = nil
 			a.tree.blankPath(leaf)
-			a.change.Removes = append(a.change.Removes, Removal{gone, p.member && p.leaf == leaf})
+			a.change.Removes = append(a.change.Removes, Removal{gone, p.by})
 		}
 	}
 	a.tree.truncate()
@@ -38,7 +38,8 @@ func (a *applier) applyProposals() error {
 			}
 			a.tree.add(leaf, &p.KeyPackage.leaf)
 			a.added = append(a.added, leaf)
-			a.change.Adds = append(a.change.Adds, Addition{p.KeyPackage.leaf.member(leaf), p.KeyPackage.Ref})
+			a.change.Adds = append(a.change.Adds, Addition{p.KeyPackage.leaf.member(leaf), p.KeyPackage.Ref,
+				p.KeyPackage.NotAfter})
 			from = int(leaf) + 1
 		}
 	}

@@ -110,7 +110,7 @@ func (a *applier) checkProposal(p sentProposal, touched map[uint32]struct{}, psk
 			return refuse("SelfRemove", "12.2", "another proposal for the same leaf")
 		}
 	case ProposalReInit:
-		a.change.ReInit = p.ReInit
+		a.change.ReInit, a.change.ReInitBy = p.ReInit, p.by
 	case ProposalPSK:
 		switch {
 		case len(p.psk.nonce) != a.g.CipherSuite.hashSize():

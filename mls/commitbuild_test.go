@@ -124,10 +124,10 @@ func (c *commitSpec) path(t testing.TB, g *groupSpec, signer *keyPackageSpec) []
 	a := &applier{g: g.group, tree: g.group.Tree.clone(), change: &Change{External: c.external != nil},
 		c: &Commit{Header: Header{Sender: c.sender}, Proposals: draft.into.proposals}}
 	for _, p := range a.c.Proposals {
-		sent := sentProposal{&p, c.sender, true}
+		sent := sentProposal{Proposal: &p, leaf: c.sender, member: true}
 		for _, m := range c.pending {
 			if string(p.Reference) == string(m.ref(g.suite)) {
-				sent = sentProposal{&m.Proposal, m.Sender, true}
+				sent = sentProposal{Proposal: &m.Proposal, leaf: m.Sender, member: true}
 			}
 		}
 		a.proposals = append(a.proposals, sent)

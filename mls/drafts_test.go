@@ -65,9 +65,10 @@ func TestSelfRemove(t *testing.T) {
 			checkChange(t, g.group, change)
 			var removes []uint32
 			for _, r := range change.Removes {
-				if removes = append(removes, r.Leaf); r.Own != (r.Leaf == 3 || slices.Equal(c.removes, []uint32{2}) ||
-					name == "two" || name == "external") {
-					t.Errorf("%s: the removal of %d says %v", name, r.Leaf, r.Own)
+				removes = append(removes, r.Leaf)
+				own := r.Leaf == 3 || slices.Equal(c.removes, []uint32{2}) || name == "two" || name == "external"
+				if (r.By.DID == r.DID()) != own {
+					t.Errorf("%s: the author of the removal of %d is %v", name, r.Leaf, r.By)
 				}
 			}
 			if !slices.Equal(removes, c.removes) {
@@ -100,7 +101,7 @@ func TestSelfRemoveSupport(t *testing.T) {
 func TestOpaqueProposal(t *testing.T) {
 	t.Parallel()
 	for _, suite := range supportedSuites {
-		g := newGroupSpec(t, suite, 3)
+		g := newGroupSpecWith(t, suite, 3, func(_ int, s *keyPackageSpec) { s.capProposals = []uint16{0xf001} })
 		sender, tag := g.members[1], vec(make([]byte, suite.hashSize()))
 		// Contents that end like the start of a signature have more than one reading.
 		for _, body := range [][]byte{nil, []byte("a receipt"), tag, cat(vec(make([]byte, 64)), tag),

@@ -4,7 +4,7 @@ import "bytes"
 
 // Follow verifies the GroupInfo of a later epoch of the group, with its tree, as Verify does. It
 // returns the difference between the two trees. Callers use it for encrypted commits, so the change
-// lacks the committer, the senders of proposals, and the KeyPackages of new members.
+// lacks the committer, the authors of proposals, and the KeyPackages of new members.
 //
 // Errors: ErrUnsupported, ErrMalformed, ErrBadSignature.
 func (g *Group) Follow(info *GroupInfo) (*Change, error) {
@@ -41,7 +41,7 @@ func (g *Group) NewDevices(info *GroupInfo) (n int, err error) {
 
 // compare returns the difference between the trees of g and next.
 func (g *Group) compare(next *Group) *Change {
-	change := &Change{Next: next}
+	change := &Change{Next: next, Context: !bytes.Equal(g.ContextExtensions, next.ContextExtensions)}
 	for i := range max(len(g.Tree.leaves), len(next.Tree.leaves)) {
 		was, is := g.Tree.leaf(uint32(i)), next.Tree.leaf(uint32(i))
 		if was != nil && is != nil && bytes.Equal(was.raw, is.raw) {

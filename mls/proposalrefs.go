@@ -13,9 +13,10 @@ func (a *applier) resolve(pending []*ProposalMessage) error {
 	byRef := a.c.byRef(a.g.CipherSuite, pending)
 	a.proposals = make([]sentProposal, 0, len(a.c.Proposals))
 	var unknown error
+	var custom []ProposalType // types of opaque proposals that were sent alone
 	for i := range a.c.Proposals {
 		p := &a.c.Proposals[i]
-		sent := sentProposal{p, a.c.Sender, !a.change.External}
+		sent := sentProposal{p, a.c.Sender, !a.change.External, a.committer}
 		if p.Reference != nil {
 			m := byRef[string(p.Reference)]
 			if m == nil {
@@ -28,16 +29,26 @@ func (a *applier) resolve(pending []*ProposalMessage) error {
 				return refuseCommit(ErrMalformed, "Commit.proposals", "12.4.3.2",
 					"an external commit with a proposal by reference other than SelfRemove")
 			}
-			if err := a.verifier.verify(m); err != nil {
+			var err error
+			if sent, err = a.verifier.sent(m); err != nil {
 				return err
 			}
-			sent = sentProposal{&m.Proposal, m.Sender, m.SenderType == SenderTypeMember}
 		}
 		if sent.Opaque {
 			unknown = refuseCommit(ErrUnsupported, "Commit.proposals", "12.1", "a proposal of a type that is not known here")
+			if p.Reference != nil {
+				custom = append(custom, sent.Type)
+			}
 			continue
 		}
 		a.proposals = append(a.proposals, sent)
+	}
+	if len(a.proposals)+len(custom) == len(a.c.Proposals) { // else it is not known whom the commit removes
+		for _, t := range custom {
+			if err := a.checkSupport(t); err != nil {
+				return err
+			}
+		}
 	}
 	return unknown
 }
@@ -100,6 +111,9 @@ type externalSender struct {
 	identity []byte // identity of a basic credential
 }
 
+// did returns the sender's account, in the form of Member.DID.
+func (s externalSender) did() string { return Member{Identity: string(s.identity)}.DID() }
+
 // verify verifies that a proposal is of this group and epoch, and that its sender signed it (§6.1).
 func (v *proposalVerifier) verify(m *ProposalMessage) error {
 	if !bytes.Equal(m.GroupID, v.GroupID) || m.Epoch != v.Epoch {
@@ -122,6 +136,22 @@ func (v *proposalVerifier) verify(m *ProposalMessage) error {
 	return v.verifyHandshake(&m.parts, m.SenderType, m.Proposal.KeyPackage.SignatureKey, nil)
 }
 
+// sent verifies a proposal, and returns it with its author.
+func (v *proposalVerifier) sent(m *ProposalMessage) (sentProposal, error) {
+	if err := v.verify(m); err != nil {
+		return sentProposal{}, err
+	}
+	p := sentProposal{Proposal: &m.Proposal, leaf: m.Sender, member: m.SenderType == SenderTypeMember}
+	switch m.SenderType {
+	case SenderTypeMember:
+		sender, _ := v.Tree.Member(m.Sender)
+		p.by = Author{DID: sender.DID()}
+	case SenderTypeExternal:
+		p.by = Author{DID: v.senders[m.Sender].did(), External: true}
+	}
+	return p, nil
+}
+
 // sender returns the external sender with this index.
 func (v *proposalVerifier) sender(index uint32) (externalSender, error) {
 	if v.senders == nil {
@@ -138,6 +168,21 @@ func (v *proposalVerifier) sender(index uint32) (externalSender, error) {
 	return v.senders[index], nil
 }
 
+// Removes returns the leaf that the proposal asks to remove, by Remove or SelfRemove.
+func (m *ProposalMessage) Removes() (leaf uint32, ok bool) {
+	p := sentProposal{Proposal: &m.Proposal, leaf: m.Sender}
+	return p.removes()
+}
+
+// Author verifies a proposal of this group and epoch, and returns who made it.
+//
+// Errors: ErrMalformed, ErrBadSignature.
+func (g *Group) Author(m *ProposalMessage) (Author, error) {
+	v := proposalVerifier{Group: g, signed: g.Context()}
+	p, err := v.sent(m)
+	return p.by, err
+}
+
 // ExternalProposer verifies a proposal of an external sender (§12.1.8.1). The proposal must be of
 // this group and epoch, and one of the group's external senders must have signed it.
 // ExternalProposer returns the sender's account, in the form of Member.DID.
@@ -152,7 +197,7 @@ func (g *Group) ExternalProposer(m *ProposalMessage) (did string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return Member{Identity: string(sender.identity)}.DID(), nil
+	return sender.did(), nil
 }
 
 // ExternalSenders returns the accounts of the group's external senders (§12.1.8.1), in the form of
@@ -163,7 +208,7 @@ func (g *Group) ExternalSenders() (dids []string) {
 		return nil
 	}
 	for _, s := range all {
-		dids = append(dids, Member{Identity: string(s.identity)}.DID())
+		dids = append(dids, s.did())
 	}
 	return dids
 }

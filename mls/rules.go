@@ -24,6 +24,7 @@ package mls
 //	group, err := info.Verify(tree)       // tree and signatures; Trust if verified before
 //	commit, err := ParseCommit(msg)       // a PublicMessage
 //	change, err := group.Apply(commit)    // who joins, leaves, changes keys
+//	change, err := group.Propose(m)       // what a commit of a single proposal would change
 //	err = change.Next.Matches(&nextInfo)  // the GroupInfo sent with the commit
 //
 // This package does not check what only members can check: confirmation_tag, membership_tag, the

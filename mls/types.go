@@ -99,6 +99,17 @@ const (
 	CredentialTypeX509  CredentialType = 2
 )
 
+// String returns the type's name in RFC 9420.
+func (t CredentialType) String() string {
+	switch t {
+	case CredentialTypeBasic:
+		return "basic"
+	case CredentialTypeX509:
+		return "x509"
+	}
+	return strconv.Itoa(int(t))
+}
+
 // ExtensionType is a code point of RFC 9420 §17.3.
 type ExtensionType uint16
 

@@ -52,6 +52,9 @@ func (n *Node) readiness() http.HandlerFunc {
 		if cause := n.writes.fault(); cause != "" { // reads go on, so the node stays in service
 			text += ", but writes do not succeed: " + cause
 		}
+		if cause := n.plc.fault(); cause != "" { // so do accounts whose keys are known
+			text += ", but " + cause
+		}
 		writeText(w, n.log, http.StatusOK, text)
 	}
 }

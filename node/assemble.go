@@ -63,6 +63,7 @@ type Node struct {
 	ready             atomic.Bool
 	schema            *schemaWatch
 	writes            *writeWatch
+	plc               *plcWatch
 	faults            *failpoint.Set // nil unless Config.Failpoints
 	api               *api.Server
 	operator          *operator.Service
@@ -108,6 +109,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	n.rounds, n.reg, n.stored = worker.NewRounds(cfg.Clock), prometheus.NewRegistry(), prometheus.NewRegistry()
 	n.schema = newSchemaWatch(db.requests, migrations.Newest(), cfg.ServiceDID, log, cfg.Now)
 	n.writes = newWriteWatch(db.maintenance, log, cfg.Clock.Now)
+	n.plc = newPLCWatch(cfg.PLCURL, log, cfg.Clock.Now)
 	n.registerNode()
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
@@ -211,7 +213,10 @@ func (c *Config) Complete(addr net.Addr) error {
 // authenticator verifies callers' tokens and records their use.
 func (n *Node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.Validator, err error) {
 	n.identities, err = serviceauth.NewDirectory(serviceauth.DirectoryConfig{
-		PLCURL: cfg.PLCURL, AllowLoopback: cfg.AllowLoopback, DB: n.db.requests, OnLookup: metrics.LookedUp,
+		PLCURL: cfg.PLCURL, AllowLoopback: cfg.AllowLoopback, DB: n.db.requests, OnLookup: func(l serviceauth.Lookup) {
+			metrics.LookedUp(l)
+			n.plc.LookedUp(l)
+		},
 	})
 	if err != nil {
 		return nil, err

@@ -151,8 +151,7 @@ func (a *Access) Protect(level Level, h http.Handler) http.Handler {
 func (a *Access) allow(level Level, r *http.Request) (Level, *Error) {
 	switch {
 	case !OwnHost(r, a.hosts):
-		return 0, &Error{http.StatusForbidden, "UnknownHost",
-			"the Host of the request is not one of the admin listener's: use its address, or name it in MLSD_ADMIN_HOSTS"}
+		return 0, unknownHost(r)
 	case crossSite(r):
 		return 0, &Error{http.StatusForbidden, "CrossSite", "the admin listener answers no page of another site"}
 	case !a.NeedsToken():
@@ -213,16 +212,34 @@ func (a *Access) levelOf(r *http.Request, token string) (Level, *Error) {
 	return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired", "this is not the admin listener's token"}
 }
 
+// maxHost is the longest name of a host, in bytes.
+const maxHost = 253
+
+// unknownHost refuses a request that OwnHost denies. It does not list the names, because a page that
+// rebinds the DNS could read them.
+func unknownHost(r *http.Request) *Error {
+	host := hostOf(r)
+	host = host[:min(len(host), maxHost)]
+	return &Error{http.StatusForbidden, "UnknownHost", fmt.Sprintf("the Host of the request is %q; the admin listener "+
+		"takes localhost, the address of the connection, and what MLSD_ADMIN_HOSTS names: ask by the address, or set "+
+		"MLSD_ADMIN_HOSTS=%s", host, host)}
+}
+
+// hostOf returns the host that a request names, in lower case, without a port.
+func hostOf(r *http.Request) string {
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
+}
+
 // OwnHost reports whether the Host of a request is the listener's own: a name or an address of this
 // machine itself, the address to which the connection was made, or one of names, which are in lower
 // case. A page of a foreign name that resolves to the listener (DNS rebinding) sends the foreign
 // name.
 func OwnHost(r *http.Request, names []string) bool {
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.ToLower(strings.Trim(host, "[]"))
+	host := hostOf(r)
 	if host == "localhost" || slices.Contains(names, host) {
 		return true
 	}

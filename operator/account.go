@@ -64,6 +64,25 @@ var accountUnblock = Method{
 	},
 }
 
+// accountReactivate heals what a relay that is wrong has stated. Without it, only a statement of a
+// relay makes an account active again.
+var accountReactivate = Method{
+	Noun: "account", Verb: "reactivate",
+	Usage:  "serve an account again that a relay wrongly calls deleted or inactive, and cancel its erasure",
+	Params: []Param{didParam}, Write: true, after: changed,
+	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
+		was, err := s.c.Accounts.Reactivate(ctx, tx, c.did())
+		return Reactivated{DID: c.did(), Was: was, Changed: was != accounts.Active}, err
+	},
+}
+
+// Reactivated is the result of account.reactivate.
+type Reactivated struct {
+	DID     syntax.DID      `json:"did"`
+	Was     accounts.Status `json:"was"`
+	Changed bool            `json:"changed"` // false if it was active before
+}
+
 // Blocked is the result of account.block and account.unblock.
 type Blocked struct {
 	DID     syntax.DID `json:"did"`

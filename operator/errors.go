@@ -10,6 +10,7 @@ import (
 	"mlsd/convos/disputes"
 	"mlsd/features/erasure"
 	"mlsd/features/push"
+	"mlsd/features/relay"
 	"mlsd/features/reports"
 	"mlsd/features/transparency"
 	"mlsd/messages"
@@ -44,6 +45,9 @@ var refusals = []struct {
 	{push.ErrNoJob, Error{http.StatusNotFound, "PushJobNotFound", "there is no push job with this id for the account"}},
 	{push.ErrEnded, Error{http.StatusConflict, "PushJobEnded", "the push job has ended"}},
 	{transparency.ErrNoKey, Error{http.StatusNotFound, "LogKeyNotFound", "there is no key with this id"}},
+	{relay.ErrNotFollowed, Error{http.StatusNotFound, "RelayNotFollowed", relay.ErrNotFollowed.Error()}},
+	{accounts.ErrErasing,
+		Error{http.StatusConflict, "ErasureRunning", accounts.ErrErasing.Error() + ": there is no way back"}},
 	{accounts.ErrTooManyLimited,
 		Error{http.StatusConflict, "TooManyLimits", accounts.ErrTooManyLimited.Error() + ": take some back"}},
 }

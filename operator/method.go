@@ -24,13 +24,14 @@ import (
 // Methods returns everything that an operator can do or ask.
 func Methods() []Method {
 	return []Method{
-		accountShow, accountBlock, accountUnblock, accountLimit, accountErase, accountExport,
+		accountShow, accountBlock, accountUnblock, accountReactivate, accountLimit, accountErase, accountExport,
 		erasureShow,
 		convoShow, convoClose, convoDelete,
 		deviceRevoke,
 		disputeEnd,
 		keyPackagesWithdraw,
 		pushRetry, pushDrop,
+		relaySeek,
 		reportList, reportShow, reportFetch, reportClose, reportDelete, reportClear,
 		logKeyList, logKeyAdd, logKeyRetire, logKeyWithhold,
 

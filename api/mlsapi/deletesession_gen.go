@@ -11,11 +11,12 @@ import (
 const NSIDDeleteSession = nsid.DeleteSession
 
 // DeleteSessionInput is the input of blue.catbird.mls.deleteSession. End
-// sessions, and the streams and tickets opened under them, on every node within
-// a second. Called with a session, it ends that session. Called with a
-// service-auth token, it ends all sessions of the caller, or those of one
-// device. Repeating it with a service-auth token does nothing; a session that
-// has ended cannot call.
+// sessions, and the streams and tickets opened under them, on every node:
+// usually within a second, and after five at the latest, no node takes them.
+// Called with a session, it ends that session. Called with a service-auth
+// token, it ends all sessions of the caller, or those of one device. Repeating
+// it with a service-auth token does nothing; a session that has ended cannot
+// call.
 type DeleteSessionInput struct {
 	// With a service-auth token: end the sessions of this device only.
 	DeviceID *string `json:"deviceId,omitzero"`

@@ -74,7 +74,7 @@ const (
 	// ErrInvalidKeyPackage: The KeyPackage does not parse or fails verification.
 	ErrInvalidKeyPackage = "InvalidKeyPackage"
 	// ErrInvalidMessage: The ciphertext is not an application message or a proposal
-	// of this group and epoch.
+	// of this group and epoch, or no commit can contain the proposal.
 	ErrInvalidMessage = "InvalidMessage"
 	// ErrInvalidPushTarget: The target is not valid, or this server does not
 	// support its kind.

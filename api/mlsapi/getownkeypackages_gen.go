@@ -78,7 +78,7 @@ type OwnKeyPackage struct {
 	CreatedAt lexcodec.Datetime `json:"createdAt"`
 	// The device.
 	DeviceID string `json:"deviceId"`
-	// When its lifetime ends.
+	// From when it is not handed out.
 	Expires lexcodec.Datetime `json:"expires"`
 	// KeyPackageRef (RFC 9420, section 5.2). Lower-case hex.
 	KeyPackageRef string `json:"keyPackageRef"`
@@ -87,7 +87,7 @@ type OwnKeyPackage struct {
 	// available: others can get it. claimed: somebody has got it, and has not used
 	// it in a Welcome yet. consumed: a Welcome has used it. orphaned: it was
 	// claimed and not used in time, and only its claimer can still use it. expired:
-	// its lifetime is over, or it was withdrawn; nobody can use it.
+	// its lifetime is nearly over, or it was withdrawn; nobody can use it.
 	State string `json:"state"`
 }
 

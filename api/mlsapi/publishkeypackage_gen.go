@@ -15,8 +15,8 @@ const NSIDPublishKeyPackage = nsid.PublishKeyPackage
 type PublishKeyPackageInput struct {
 	// The KeyPackage's MLS cipher suite.
 	CipherSuite string `json:"cipherSuite"`
-	// When to stop handing it out, at most 90 days ahead; absent: the end of its
-	// own lifetime.
+	// When to stop handing it out, at most 90 days ahead; absent: 24 and a half
+	// hours before its own lifetime ends.
 	Expires *lexcodec.Datetime `json:"expires,omitzero"`
 	// Names this attempt: a repeated request with the same key gets the first
 	// answer and has no second effect. 1 to 128 printable ASCII characters,

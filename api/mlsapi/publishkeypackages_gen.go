@@ -76,8 +76,8 @@ func (v *PublishKeyPackagesOutput) AppendJSON(dst []byte) []byte {
 type Item struct {
 	// The KeyPackage's MLS cipher suite.
 	CipherSuite string `json:"cipherSuite"`
-	// When to stop handing it out, at most 90 days ahead; absent: the end of its
-	// own lifetime.
+	// When to stop handing it out, at most 90 days ahead; absent: 24 and a half
+	// hours before its own lifetime ends.
 	Expires *lexcodec.Datetime `json:"expires,omitzero"`
 	// The KeyPackage, as an MLSMessage or bare; the limit counts characters. Base64
 	// text: standard or URL-safe alphabet, padded or not.

@@ -203,10 +203,11 @@ type Handler[C any] interface {
 	// announced it can. Messages that name it stay.
 	DeleteAttachment(c C, in *DeleteAttachmentInput) error
 	// DeleteSession: End sessions, and the streams and tickets opened under them,
-	// on every node within a second. Called with a session, it ends that session.
-	// Called with a service-auth token, it ends all sessions of the caller, or
-	// those of one device. Repeating it with a service-auth token does nothing; a
-	// session that has ended cannot call.
+	// on every node: usually within a second, and after five at the latest, no node
+	// takes them. Called with a session, it ends that session. Called with a
+	// service-auth token, it ends all sessions of the caller, or those of one
+	// device. Repeating it with a service-auth token does nothing; a session that
+	// has ended cannot call.
 	DeleteSession(c C, in *DeleteSessionInput) error
 	// DeliverErasure: Say that a person erases its account at its home: the called
 	// service erases it too, as eraseMyAccount does. Only delivery services call

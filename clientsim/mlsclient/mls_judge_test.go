@@ -160,7 +160,7 @@ func (j *judge) add(by *goDevice, n int) {
 // remove removes one leaf. StageRemove would remove all leaves of a DID.
 func (j *judge) remove(by, who *goDevice) {
 	leaf := j.group(who).state.OwnLeafIndex()
-	staged, err := j.group(by).stage(nil, func(next *group.Group) error {
+	staged, err := j.group(by).stage(Change{}, nil, func(next *group.Group) error {
 		_, err := next.RemoveMember(leaf)
 		return err
 	})
@@ -265,7 +265,7 @@ func (j *judge) propose(by *goDevice) {
 		}
 	}
 	by.HideHandshakes(false)
-	staged, err := j.group(by).stage(added, func(*group.Group) error { return nil })
+	staged, err := j.group(by).stage(Change{}, added, func(*group.Group) error { return nil })
 	j.must("commit a proposal", err)
 	pending, err := mls.ParseProposal(message)
 	j.must("ParseProposal", err)

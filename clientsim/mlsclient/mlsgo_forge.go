@@ -61,7 +61,7 @@ func StageAs(g Group, identity string) (*Staged, error) {
 	if !ok {
 		return nil, errors.New("forge: not a group of this library")
 	}
-	return forger.stage(nil, func(next *group.Group) error {
+	return forger.stage(Change{}, nil, func(next *group.Group) error {
 		own, ok := next.GetMember(next.OwnLeafIndex())
 		if !ok {
 			return errors.New("no leaf of its own")

@@ -41,8 +41,8 @@ func StageGarbage(g Group, what Garbage) (*Staged, error) {
 
 func (g *goGroup) stageGarbage(what Garbage) (_ *Staged, err error) {
 	defer Catch(&err)
-	next := Must(copyGroup(g.state))
-	twin := Must(copyGroup(g.state))
+	next := Must(copyWith(g.state, nil))
+	twin := Must(copyWith(g.state, nil))
 	signer, suite, initSecret := g.device.signer, next.CipherSuite(), next.EpochSecrets().InitSecret.Clone()
 	commit := Must(next.CommitWithFormat(signer, signer.PublicKey(), nil, framing.WireFormatPrivateMessage))
 	content := commit.AuthenticatedContent()

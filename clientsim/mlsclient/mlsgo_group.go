@@ -94,6 +94,9 @@ func (g *goGroup) Process(message []byte) (_ Received, err error) {
 		g.Discard()
 		return Received{Commit: true, Epoch: private.Epoch}, g.state.ProcessPrivateMessage(private)
 	}
+	if private.ContentType == framing.ContentTypeProposal {
+		return g.receivePrivate(private)
+	}
 	plaintext, _, leaf, err := g.state.ReceiveApplicationMessage(private)
 	if err != nil {
 		return Received{}, fmt.Errorf("process: %w", err)
@@ -106,8 +109,13 @@ func (g *goGroup) Process(message []byte) (_ Received, err error) {
 }
 
 func (g *goGroup) processPublic(message *framing.PublicMessage) (Received, error) {
+	proposal := message.Content.ContentType() == framing.ContentTypeProposal
 	if message.Content.Epoch != g.Epoch() {
-		return Received{}, fmt.Errorf("process: commit of epoch %d in epoch %d", message.Content.Epoch, g.Epoch())
+		return Received{}, fmt.Errorf("process: %s of epoch %d in epoch %d",
+			map[bool]string{true: "proposal", false: "commit"}[proposal], message.Content.Epoch, g.Epoch())
+	}
+	if proposal {
+		return g.receivePublic(message), nil
 	}
 	if message.Content.ContentType() != framing.ContentTypeCommit {
 		return Received{}, fmt.Errorf("process: unexpected public content type %d", message.Content.ContentType())
@@ -128,7 +136,7 @@ func (g *goGroup) Stage(change Change) (*Staged, error) {
 		}
 		added = append(added, kp)
 	}
-	return g.stage(added, func(next *group.Group) (err error) {
+	return g.stage(change, added, func(next *group.Group) (err error) {
 		defer Catch(&err)
 		for _, leaf := range change.Remove {
 			Must(next.RemoveMember(group.LeafNodeIndex(leaf)))
@@ -140,9 +148,10 @@ func (g *goGroup) Stage(change Change) (*Staged, error) {
 	})
 }
 
-func (g *goGroup) stage(added []*keypackages.KeyPackage, propose func(*group.Group) error) (_ *Staged, err error) {
+func (g *goGroup) stage(change Change, added []*keypackages.KeyPackage,
+	propose func(*group.Group) error) (_ *Staged, err error) {
 	defer Catch(&err)
-	next, err := copyGroup(g.state)
+	next, err := copyWith(g.state, g.committable(change))
 	Check(errs.Wrap(err, "stage"))
 	Check(errs.Wrap(propose(next), "stage"))
 	signer := g.device.signer

@@ -25,11 +25,14 @@ const (
 	PSK Proposal = "psk"
 	// ReInit closes the group (RFC 9420 §12.1.5). The argument is the successor's group_id.
 	ReInit Proposal = "reInit"
+	// Raw is any proposal, valid or not. The argument is its encoding.
+	Raw Proposal = "raw"
 )
 
 // Proposer is a group whose library makes some of these proposals.
 type Proposer interface {
-	// Propose returns an MLSMessage holding a proposal in clear. The next commit of the device, or of
+	// Propose returns an MLSMessage holding a proposal, in clear unless it is a Raw proposal of a
+	// device that hides its handshakes. The next commit of the device, or of
 	// a member that processed the proposal, refers to it. It is an error if the library cannot make
 	// such a proposal.
 	Propose(kind Proposal, argument []byte) ([]byte, error)

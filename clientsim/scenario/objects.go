@@ -79,7 +79,7 @@ func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) {
 }
 
 // selfRemove makes a member ask for its removal, and another member commit the removal by
-// reference. The owner stays on the roster until it leaves.
+// reference. Then the owner is off the roster, and its own departure changes nothing.
 func (o *objects) selfRemove(ctx context.Context, leaver, by *client.Phone) {
 	proposal := Must(leaver.Propose(ctx, o.convo, mlsclient.SelfRemove, nil))
 	o.members = slices.DeleteFunc(o.members, func(p *client.Phone) bool { return p == leaver })

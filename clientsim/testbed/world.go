@@ -57,6 +57,7 @@ type Options struct {
 	Epochs   int // commits in contended-commits
 	Members  int // devices in large-library-group
 	Claims   int // claims in claims-two-servers
+	Attacks  int // groups that are attacked in bad-proposals
 
 	Writers     int           // accounts that write at once in live
 	Convos      int           // convos in live

@@ -68,6 +68,7 @@ func command(out, progress io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "messages", Value: 200, Destination: &o.Messages, Usage: "messages in the long conversation"},
 			&cli.IntFlag{Name: "epochs", Value: 20, Destination: &o.Epochs, Usage: "commits in contended-commits"},
 			&cli.IntFlag{Name: "members", Value: 40, Destination: &o.Members, Usage: "devices in large-library-group"},
+			&cli.IntFlag{Name: "attacks", Value: 20, Destination: &o.Attacks, Usage: "groups attacked in bad-proposals"},
 			&cli.IntFlag{Name: "claims", Value: 400, Destination: &o.Claims, Usage: "claims in claims-two-servers"},
 			&cli.IntFlag{Name: "writers", Value: 4, Destination: &o.Writers, Usage: "accounts that write at once in live"},
 			&cli.IntFlag{Name: "convos", Value: 20, Destination: &o.Convos, Usage: "convos in live"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -68,6 +69,41 @@ func TestBrowsersCannotReadTheAdminListener(t *testing.T) {
 	}
 	if got := ask(t, http.MethodGet, s.admin+"/readyz", "Host", "10.1.2.3:8081"); got != http.StatusOK {
 		t.Errorf("a health check by another address: %d", got)
+	}
+}
+
+// G14: the answer to a scrape by a name that is not set says what was got, what is wanted, and what to
+// set; with that setting the scrape succeeds.
+func TestScrapeByName(t *testing.T) {
+	t.Parallel()
+	scraped := func(flags ...string) (status int, body string) {
+		t.Helper()
+		s := boot(t, nil, append([]string{"--database-url", pgtest.URL(t)}, flags...)...)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.admin+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = "Node1.internal:8081"
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }() // it was read
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(text)
+	}
+	status, body := scraped()
+	for _, want := range []string{"UnknownHost", `is \"node1.internal\"`, "takes localhost, the address of the connection",
+		"set MLSD_ADMIN_HOSTS=node1.internal"} {
+		if status != http.StatusForbidden || !strings.Contains(body, want) {
+			t.Errorf("the answer lacks %q: %d %s", want, status, body)
+		}
+	}
+	if status, body := scraped("--admin-hosts", "node1.internal"); status != http.StatusOK {
+		t.Errorf("with the setting: %d %s", status, body)
 	}
 }
 

@@ -24,7 +24,8 @@ func checkCommand(stdout, stderr io.Writer) *cli.Command {
 			&cli.StringFlag{Name: "convo", Usage: "check only this convo"},
 			&cli.StringFlag{Name: "sample", Usage: "check only so many convos, chosen at random, and the people in them"},
 			&cli.StringFlag{Name: "since",
-				Usage: "check only what has changed since this time, such as 2026-11-22T10:15:00Z, or for so long, such as 2h"},
+				Usage: "check what has changed in logs, rosters and events since this time, such as 2026-11-22T10:15:00Z, or for " +
+					"so long, such as 2h"},
 			&cli.StringFlag{Name: "cursor", Usage: "go on where a check of everything, or --since, has stopped"},
 		},
 		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {

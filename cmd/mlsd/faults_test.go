@@ -40,6 +40,7 @@ type fault struct {
 // notCaused says why a test cannot make an alert fire. deploy/ops/alerts_test.yml has sample series.
 var notCaused = map[string]string{
 	"MlsdSubscribersTooSlow": "20 subscribers would have to leave megabytes unread for 15 seconds each",
+	"MlsdTransactionIDs":     "it takes more than a billion transactions",
 	"MlsdArchiveFails":       "it needs a PostgreSQL whose archive_command fails; the tests share one that has none",
 }
 
@@ -318,6 +319,16 @@ var faults = []fault{
 		return func() {
 			called.answered()
 			called.message()
+		}
+	}},
+	// The PLC directory ends. People whose keys are not known come, and get 503.
+	{alerts: []string{"MlsdPLCFails"}, cause: func(w *watched) func() {
+		w.plc.Close()
+		return func() {
+			for range 3 {
+				w.user().query(mlsapi.NSIDGetConvos).must().fails(http.StatusServiceUnavailable,
+					errorlist.ServiceUnavailable)
+			}
 		}
 	}},
 	{alerts: []string{"MlsdRelayDisconnected"}, flags: []string{"--relay-url", "ws://127.0.0.1:1"},

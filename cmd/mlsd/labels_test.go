@@ -32,7 +32,7 @@ func labelValues() map[string][]string {
 			done dead retry superseded connected found invalid busy failed exported dropped`)),
 		"state": words("processing released completed available in_flight consumed superseded expired last_resort " +
 			"claimed orphaned none used behind unreachable refused"),
-		"source": words("standby primary"),
+		"source": words("standby primary plc web"),
 		"kind": words("websocket sse body answer drain account identity other info invalid oversized low last_resort " +
 			"orphaned apns webhook unknown_outcome error contended unavailable"),
 		"reason": append(words("client too_slow no_pong protocol replaced restart refused session error busy rate convo "+

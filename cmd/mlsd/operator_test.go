@@ -227,6 +227,51 @@ func TestAdminAccountBlock(t *testing.T) {
 	w.wantSound()
 }
 
+// G14: what a wrong relay has stated is healed by a command, not by statements against the database.
+func TestAdminAccountReactivate(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	did := bob.did()
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	const relay = "repos wss://relay.example.com"
+	stated, err := accounts.NewStore(time.Hour).SetStatus(t.Context(), db, relay,
+		[]accounts.Change{{DID: did, Status: accounts.Deleted, At: time.Now(), Seq: 1}})
+	if err != nil || len(stated) != 1 {
+		t.Fatalf("stated: %v, %v", stated, err)
+	}
+	look := bob.query(mlsapi.NSIDGetConvo, "convoId", c.id)
+	await.Until(t, "bob is refused", func() bool { return look.must().status == http.StatusForbidden })
+	if shown := done[operator.Account](w, "account", "show", did.String()); shown.EraseAfter == nil {
+		t.Errorf("shown: %+v", shown)
+	}
+	want := operator.Reactivated{DID: did, Was: accounts.Deleted, Changed: true}
+	if got := done[operator.Reactivated](w, "account", "reactivate", did.String()); got != want {
+		t.Errorf("reactivated: %+v", got)
+	}
+	await.Until(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
+	if shown := done[operator.Account](w, "account", "show", did.String()); shown.EraseAfter != nil ||
+		shown.Status != accounts.Active {
+		t.Errorf("shown afterwards: %+v", shown)
+	}
+	want = operator.Reactivated{DID: did, Was: accounts.Active}
+	if got := done[operator.Reactivated](w, "account", "reactivate", did.String()); got != want {
+		t.Errorf("reactivated again: %+v", got)
+	}
+	done[operator.Erasing](w, "account", "erase", did.String())
+	w.operate("account", "reactivate", did.String()).fails("account.reactivate", "ErasureRunning")
+	wantActions(t, actions(t, database, did.String()),
+		operator.Action{Action: "account.reactivate", Subject: did.String(), Outcome: "done"},
+		operator.Action{Action: "account.reactivate", Subject: did.String(), Outcome: "done"},
+		operator.Action{Action: "account.erase", Subject: did.String(), Outcome: "done"},
+		operator.Action{Action: "account.reactivate", Subject: did.String(), Outcome: "refused: ErasureRunning"})
+}
+
 // An operator limits an account on all nodes, looks at the limit, and takes it back.
 func TestAdminAccountLimit(t *testing.T) {
 	t.Parallel()
@@ -601,6 +646,32 @@ func TestAdminConvoDeleteKilledHalfWay(t *testing.T) {
 		operator.Action{Action: "convo.delete", Subject: c.id, Outcome: "started"},
 		operator.Action{Action: "convo.delete", Subject: c.id, Outcome: "done"})
 	server.kill()
+}
+
+// An operator lets a relay be read from another place, without statements against the database.
+func TestAdminRelaySeek(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	const url = "wss://relay.example.com"
+	w.operate("relay", "seek", url, "7").fails("relay.seek", "RelayNotFollowed")
+	w.operate("relay", "seek", "ftp://relay.example.com", "7").fails("relay.seek", "InvalidRequest", "wss")
+	db, err := pgpool.Open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	source := "repos " + url + "/xrpc/com.atproto.sync.subscribeRepos"
+	if _, err := db.Exec(t.Context(), `INSERT INTO relay_cursors VALUES ($1, 9, now())`, source); err != nil {
+		t.Fatal(err)
+	}
+	want := operator.Sought{Relay: source, Was: 9, Cursor: 7}
+	if got := done[operator.Sought](w, "relay", "seek", url, "7"); got != want {
+		t.Errorf("sought: %+v, want %+v", got, want)
+	}
+	wantActions(t, actions(t, database),
+		operator.Action{Action: "relay.seek", Subject: url + " 7", Outcome: "refused: RelayNotFollowed"},
+		operator.Action{Action: "relay.seek", Subject: "ftp://relay.example.com 7", Outcome: "refused: InvalidRequest"},
+		operator.Action{Action: "relay.seek", Subject: url + " 7", Outcome: "done"})
 }
 
 // An operator tries a dead push job again, and drops one that waits.

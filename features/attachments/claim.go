@@ -26,6 +26,9 @@ import (
 //   - A copy that runs beside its original finds a claim that is renewed, and deletes nothing.
 //   - A copy in another cluster of PostgreSQL, or of another service, never takes the claim over:
 //     the operator decides.
+//
+// The claim also holds how far the WAL was. If an older copy of the database's files was put back,
+// the claim shows it, and PostgreSQL does not.
 
 // ErrOtherDatabase says that the store belongs to another database.
 var ErrOtherDatabase = errors.New("the store belongs to another database, of which this one is a copy: nothing is " +
@@ -49,18 +52,24 @@ type claim struct {
 	started  int64  // when this PostgreSQL was started, in µs since 1970
 	service  string // DID
 	renewed  time.Time
+	timeline int64 // of the WAL; 0: not known
+	wal      int64 // the end of the WAL on the disk
 }
 
 const unknownCluster = "unknown"
 
 func (c claim) String() string {
-	return fmt.Sprintf("%s %d %d %s %d", c.cluster, c.database, c.started, c.service, c.renewed.Unix())
+	return fmt.Sprintf("%s %d %d %s %d %d %d", c.cluster, c.database, c.started, c.service, c.renewed.Unix(), c.timeline,
+		c.wal)
 }
 
 // parseClaim parses a claim object.
 func parseClaim(text string) (c claim, err error) {
 	var renewed int64
-	_, err = fmt.Sscan(text, &c.cluster, &c.database, &c.started, &c.service, &renewed)
+	n, err := fmt.Sscan(text, &c.cluster, &c.database, &c.started, &c.service, &renewed, &c.timeline, &c.wal)
+	if n == 5 { // of a node that does not know the WAL
+		err = nil
+	}
 	c.renewed = time.Unix(renewed, 0)
 	return c, errs.Wrap(err, "parse the claim of a store")
 }
@@ -74,6 +83,13 @@ func (c claim) is(other claim) bool {
 func (c claim) mayReplace(other claim) bool {
 	sameCluster := c.cluster == other.cluster || c.cluster == unknownCluster || other.cluster == unknownCluster
 	return sameCluster && (c.service == other.service || c.isLocal() && other.isLocal())
+}
+
+// wentBack reports whether the database of c lacks WAL that it had when it wrote other. After a
+// failover or a restore from an archive, the timeline differs, and the nodes notice that.
+func (c claim) wentBack(other claim) bool {
+	return c.cluster == other.cluster && c.cluster != unknownCluster && c.database == other.database &&
+		c.timeline == other.timeline && c.timeline != 0 && c.wal < other.wal
 }
 
 // isLocal reports whether the service is only for this machine. The DID of such a service contains
@@ -107,6 +123,10 @@ func (s *Sweeper) claim(ctx context.Context, conn *pgx.Conn) (ours bool, err err
 		return false, err
 	}
 	age := own.renewed.Sub(found.renewed)
+	if s.other == "" && own.wentBack(found) {
+		s.log.WarnContext(ctx, "an older copy of the database's files was put back: run mlsd restored, unless you have done "+
+			"so since", "lost_wal_bytes", found.wal-own.wal, "seen", found.renewed)
+	}
 	switch {
 	case own.is(found):
 		s.other = ""
@@ -144,10 +164,20 @@ func (s *Sweeper) ownClaim(ctx context.Context, conn *pgx.Conn) (c claim, err er
 	if pgpool.Code(err) == forbidden {
 		c.cluster, err = unknownCluster, nil
 	}
-	return c, errs.Wrap(err, "read the system identifier")
+	if err != nil {
+		return c, fmt.Errorf("read the system identifier: %w", err)
+	}
+	err = conn.QueryRow(ctx, `
+		SELECT ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::bigint,
+			(pg_current_wal_flush_lsn() - '0/0')::bigint`).Scan(&c.timeline, &c.wal)
+	if pgpool.Code(err) == forbidden {
+		err = nil
+	}
+	return c, errs.Wrap(err, "read the end of the WAL")
 }
 
-// forbidden is PostgreSQL's code if a managed service forbids us to read the system identifier.
+// forbidden is PostgreSQL's code if a managed service forbids us to read the system identifier
+// or the WAL's end.
 const forbidden = "42501"
 
 // readClaim reads a claim. Errors: ErrNoObject, errors of the store.

@@ -1,7 +1,9 @@
 package attachments_test
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -99,6 +101,55 @@ func (w *world) left(live, objects int) {
 	}
 	if n := len(w.store.Names()); n != objects {
 		w.t.Errorf("%d objects are left, want %d", n, objects)
+	}
+}
+
+// G14: an older copy of the database's files was put back. The store's claim knows how far the WAL was,
+// and the log says once what to do. A restart, a failover, and a claim without the WAL are no evidence.
+func TestClaimShowsALostWAL(t *testing.T) {
+	t.Parallel()
+	const wal, timeline, started = 6, 5, 2 // fields of the claim
+	for name, tc := range map[string]struct {
+		change func(fields []string) []string
+		lines  int
+	}{
+		"the WAL is shorter": {func(f []string) []string { f[wal] += "0"; return f }, 1},
+		"a restart":          {func(f []string) []string { return f }, 0},
+		"a failover":         {func(f []string) []string { f[wal] += "0"; f[timeline] += "0"; return f }, 0},
+		"an old claim":       {func(f []string) []string { return f[:timeline] }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.sweep()
+			object := "databases/" + strings.TrimSuffix(w.prefix, "/")
+			body, err := w.store.Open(t.Context(), object, 0, 4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fields := strings.Fields(string(text))
+			fields[started] = "1" // before the restart
+			claim := strings.Join(tc.change(fields), " ")
+			if err := w.store.Put(t.Context(), object, strings.NewReader(claim), int64(len(claim))); err != nil {
+				t.Fatal(err)
+			}
+			var lines bytes.Buffer
+			log := slog.New(slog.NewTextHandler(&lines, nil))
+			service := attachments.New(attachments.Config{DB: w.db, Store: w.store, ServiceDID: "did:web:mlsd.example.com",
+				Log: log})
+			w.sweeper = attachments.NewSweeper(w.db, service, log)
+			for range 2 {
+				w.sweep()
+			}
+			if got := strings.Count(lines.String(), "level=WARN"); got != tc.lines ||
+				strings.Count(lines.String(), "run mlsd restored") != tc.lines {
+				t.Errorf("%d lines, want %d: %s", got, tc.lines, lines.String())
+			}
+		})
 	}
 }
 

@@ -261,25 +261,33 @@ const postponeTimeout = 5 * time.Second
 // job supersedes this job, and takes over its delay and attempts. The receiver has not seen the
 // newer job's key yet, so it cannot ignore the call as a repetition. postpone does not change a job
 // that another worker has taken.
+//
+// A last attempt that is postponed has no outcome, for example because the node stops. It is made
+// again. The newer job always has an attempt left: no call has had its key.
 func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), postponeTimeout)
 	defer cancel()
+	attempts := j.attempt
+	if attempts == maxAttempts {
+		attempts--
+	}
 	superseded := false
 	batch := &pgx.Batch{} // one transaction
 	batch.Queue(`SELECT set_config('mlsd.reason', 'superseded', true)`)
 	batch.Queue(`
 		WITH newer AS (
-			UPDATE push_jobs SET attempts = $5, next_attempt_at = clock_timestamp() + $6::interval, heard_by = NULL
+			UPDATE push_jobs SET attempts = $8, next_attempt_at = clock_timestamp() + $6::interval, heard_by = NULL
 			WHERE did = $1 AND device_id = $3 AND state = 'pending' AND $7 <> ''
 				AND EXISTS (SELECT FROM push_jobs WHERE did = $1 AND id = $2 AND state = 'sending' AND version = $4)
 			RETURNING id
 		)
 		UPDATE push_jobs
 		SET state = CASE WHEN EXISTS (SELECT FROM newer) THEN 'done' ELSE state END,
-			ended_at = CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END,
+			ended_at = CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END, attempts = $5,
 			next_attempt_at = clock_timestamp() + $6::interval, last_error = coalesce(nullif($7, ''), last_error)
 		WHERE did = $1 AND id = $2 AND state = 'sending' AND version = $4
-		RETURNING state = 'done'`, j.DID, j.ID, j.DeviceID, j.version, j.attempt, delay, reason).
+		RETURNING state = 'done'`, j.DID, j.ID, j.DeviceID, j.version, attempts, delay, reason,
+		min(attempts, maxAttempts-1)).
 		Query(func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&superseded}, func() error { return nil })
 			return err

@@ -1,9 +1,13 @@
 package push_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"testing"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
 
 	"mlsd/features/push"
 	"mlsd/idem"
@@ -179,6 +183,90 @@ func TestNewerJobSupersedes(t *testing.T) {
 	b.run()
 	if calls := b.phone.taken(); len(calls) != 1 || calls[0].header.Get("Idempotency-Key") != "mlsd-"+jobs[1].ID.String() {
 		t.Fatalf("%d calls", len(calls))
+	}
+}
+
+// A node that stops during a job's last attempt leaves a job that is called again. A newer job takes
+// over the attempts, and is called too.
+func TestStopDuringLastAttempt(t *testing.T) {
+	t.Parallel()
+	for name, newer := range map[string]bool{"a newer job waits": true, "no newer job": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.phone.answers(status(http.StatusBadGateway))
+			b.send("first")
+			for range 9 {
+				b.run()
+				b.due()
+			}
+			called := make(chan struct{})
+			b.phone.answers(func(_ http.ResponseWriter, r *http.Request) {
+				close(called)
+				<-r.Context().Done()
+			})
+			ctx, stop := context.WithCancel(t.Context())
+			stopped := make(chan error, 1)
+			go func() { stopped <- b.worker.RunOnce(ctx) }()
+			<-called
+			if newer {
+				b.send("second")
+				if err := b.newWorker().RunOnce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stop()
+			if err := <-stopped; err != nil {
+				t.Fatal(err)
+			}
+			if calls := b.phone.taken(); len(calls) != 10 {
+				t.Fatalf("%d calls before the stop", len(calls))
+			}
+			b.phone.answers(nil)
+			b.worker = b.newWorker()
+			b.due()
+			b.run()
+			jobs := b.jobs()
+			last := jobs[len(jobs)-1]
+			calls := b.phone.taken()
+			if len(calls) != 1 || calls[0].header.Get("Idempotency-Key") != "mlsd-"+last.ID.String() ||
+				last.State != "done" || last.Attempts != 10 || (len(jobs) == 2) != newer {
+				t.Fatalf("%d calls, %+v", len(calls), jobs)
+			}
+		})
+	}
+}
+
+// A dropped job that cannot be ended at once has more attempts than a job can have. The newer job
+// that supersedes it is called.
+func TestNewerJobOfDroppedJob(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.phone.answers(status(http.StatusInternalServerError))
+	b.send("first")
+	b.run()
+	first := b.only()
+	err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error { return push.Drop(t.Context(), tx, bob, first.ID) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.send("second")
+	b.phone.taken()
+	b.due()
+	// The look-up fails, as without the database.
+	b.worker = b.newWorker(func(c *push.Config) {
+		c.Withheld = func(context.Context, []syntax.DID) ([]syntax.DID, error) { return nil, errors.New("no database") }
+	})
+	b.run()
+	if jobs := b.jobs(); len(jobs) != 2 || jobs[0].State != "done" || jobs[1].State != "pending" {
+		t.Fatalf("%+v", jobs)
+	}
+	b.phone.answers(nil)
+	b.worker = b.newWorker()
+	b.due()
+	b.run()
+	if calls := b.phone.taken(); len(calls) != 1 {
+		t.Fatalf("%d calls, %+v", len(calls), b.jobs())
 	}
 }
 

@@ -78,6 +78,7 @@ type Follower struct {
 	cfg        Config
 	forgetting *rate.Limiter
 	decoder    *decoder
+	stored     int64 // the cursor in the database, as lead has read or written it last
 }
 
 // New returns a follower.
@@ -112,7 +113,10 @@ func (f *Follower) Run(ctx context.Context) {
 			"relay", f.cfg.Source.String())
 	}
 	for ctx.Err() == nil {
-		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
+		switch err := f.follow(ctx); {
+		case errors.Is(err, errMoved):
+			f.cfg.Log.InfoContext(ctx, "an operator has set the cursor: the relay is read from there")
+		case err != nil && ctx.Err() == nil:
 			f.cfg.Log.WarnContext(ctx, "the relay is not followed", "error", err)
 		}
 		worker.Pause(ctx, f.cfg.ElectEvery)
@@ -170,6 +174,7 @@ func (f *Follower) lead(ctx context.Context, conn *pgx.Conn) error {
 	}()
 	tick := time.NewTicker(cursorEvery)
 	defer tick.Stop()
+	f.stored = cursor
 	position := cursor // everything up to this cursor has been stored
 	for {
 		select {
@@ -311,13 +316,45 @@ func (f *Follower) writeCursor(ctx context.Context, conn *pgx.Conn, cursor int64
 	return f.storeCursor(ctx, conn, cursor)
 }
 
-// storeCursor stores the cursor, unless the relay has sent none yet.
+// storeCursor stores the cursor, unless the relay has sent none yet. Error: errMoved.
 func (f *Follower) storeCursor(ctx context.Context, db pgpool.DB, cursor int64) error {
-	_, err := db.Exec(ctx, `
-		INSERT INTO relay_cursors (source, cursor, updated_at) SELECT $1::text, $2::bigint, clock_timestamp() WHERE $2 > 0
-		ON CONFLICT (source) DO UPDATE SET cursor = excluded.cursor, updated_at = excluded.updated_at`, f.cfg.Source.String(),
-		cursor)
-	return errs.Wrap(err, "store the cursor")
+	tag, err := db.Exec(ctx, `
+		INSERT INTO relay_cursors AS r (source, cursor, updated_at)
+		SELECT $1::text, $2::bigint, clock_timestamp() WHERE $2 > 0
+		ON CONFLICT (source) DO UPDATE SET cursor = excluded.cursor, updated_at = excluded.updated_at WHERE r.cursor = $3`,
+		f.cfg.Source.String(), cursor, f.stored)
+	switch {
+	case err != nil:
+		return fmt.Errorf("store the cursor: %w", err)
+	case cursor == 0:
+		return nil
+	case tag.RowsAffected() == 0:
+		return errMoved
+	}
+	f.stored = cursor // if db is a transaction that fails, lead ends, and the next one reads the cursor
+	return nil
+}
+
+// Errors of cursors.
+var (
+	// ErrNotFollowed refuses Seek.
+	ErrNotFollowed = errors.New("this relay was never followed")
+	// errMoved ends lead after a Seek, so that the next one begins there.
+	errMoved = errors.New("an operator has set the cursor")
+)
+
+// Seek sets the cursor of a relay, and returns the cursor before. The node that follows the relay
+// notices it when it stores its own cursor, a second later, and reads the events after the new one.
+// 0 means that only new events are read. Error: ErrNotFollowed.
+func Seek(ctx context.Context, tx pgx.Tx, s Source, cursor int64) (was int64, err error) {
+	err = tx.QueryRow(ctx, `
+		WITH before AS (SELECT source, cursor FROM relay_cursors WHERE source = $1 FOR UPDATE)
+		UPDATE relay_cursors r SET cursor = $2 FROM before WHERE r.source = before.source RETURNING before.cursor`,
+		s.String(), cursor).Scan(&was)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, ErrNotFollowed
+	}
+	return was, errs.Wrap(err, "set the cursor of a relay")
 }
 
 // gap reports that events of the relay are lost. Their statements about accounts remain unknown

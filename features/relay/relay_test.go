@@ -147,6 +147,48 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
+// An operator sets the cursor while a node follows. The node reads the events after it again, and
+// does not store its own cursor over it.
+func TestSeek(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.node()
+	w.relay.connections(1)
+	source, err := relay.ParseSource(w.relay.web.URL)
+	w.check(err)
+	seek := func(cursor int64) (was int64, err error) {
+		t.Helper()
+		err = pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
+			was, err = relay.Seek(t.Context(), tx, source, cursor)
+			return err
+		})
+		return was, err
+	}
+	if _, err := seek(1); !errors.Is(err, relay.ErrNotFollowed) {
+		t.Errorf("before the first cursor: %v", err)
+	}
+	w.relay.account(5, alice, "suspended")
+	n.stores()
+	w.relay.account(7, bob, "suspended")
+	n.stores()
+	if was, err := seek(5); err != nil || was != 7 {
+		t.Errorf("the cursor was %d, %v", was, err)
+	}
+	if cursor := w.relay.connections(2); cursor != "5" {
+		t.Errorf("the node reads on after %q", cursor)
+	}
+	w.cursor(7)
+	if _, err := seek(0); err != nil {
+		t.Error(err)
+	}
+	if cursor := w.relay.connections(3); cursor != "" {
+		t.Errorf("the node reads on after %q", cursor)
+	}
+	w.relay.account(8, bob, "")
+	n.stores()
+	w.cursor(8)
+}
+
 // A relay that has lost events says so. They are counted, and what follows counts.
 func TestGaps(t *testing.T) {
 	t.Parallel()

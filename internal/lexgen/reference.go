@@ -233,12 +233,16 @@ func (p *page) definitions(sf *schema) error {
 	return nil
 }
 
+// suiteAfterwards is the suite of RFC 9420 that the frozen lexicons do not name.
+const suiteAfterwards = "MLS_256_DHKEMP384_AES256GCM_SHA384_P384"
+
 // suites writes the cipher suites. Every field for a cipher suite accepts all of them.
 func (p *page) suites() {
-	p.p("## Cipher suites\n\nThe seven of RFC 9420 (§17.1). Any other is `InvalidCipherSuite`.\n")
+	p.p("## Cipher suites\n\nThe seven of RFC 9420 (§17.1), and the " +
+		"[post-quantum suites](../MLS-LIBRARIES.md#cipher-suites), such as X-Wing. Any other is `InvalidCipherSuite`.\n")
 	convo := p.set.defs()["blue.catbird.mls.defs#convoView"].Inner.(lexicon.SchemaObject)
 	suite := convo.Properties["cipherSuite"].Inner.(lexicon.SchemaString)
-	for _, name := range suite.KnownValues {
+	for _, name := range append(slices.Clone(suite.KnownValues), suiteAfterwards) {
 		p.p("- `%s`", name)
 	}
 }

@@ -47,7 +47,7 @@ type spec struct {
 	notBefore, notAfter time.Time
 	lastResort          bool
 	initKey             []byte
-	identity            string
+	credential          []byte
 }
 
 // LastResort marks the KeyPackage as one that can be used any number of times.
@@ -62,7 +62,14 @@ func Lifetime(from, to time.Time) Option {
 func InitKey(key []byte) Option { return func(s *spec) { s.initKey = key } }
 
 // Identity sets the identity in the credential. The default is the device's DID.
-func Identity(identity string) Option { return func(s *spec) { s.identity = identity } }
+func Identity(identity string) Option { return func(s *spec) { s.credential = basic(identity) } }
+
+// X509 gives the KeyPackage a credential with a certificate.
+func X509(s *spec) {
+	s.credential = encode(mls.CredentialTypeX509, opaque(opaque([]byte("a certificate"))))
+}
+
+func basic(identity string) []byte { return encode(mls.CredentialTypeBasic, opaque([]byte(identity))) }
 
 // KeyPackage returns a new KeyPackage, framed, and its ref.
 func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPackageRef) {
@@ -70,7 +77,7 @@ func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPac
 	now := time.Now()
 	// Tests can set the database's clock back, by up to a day.
 	s := spec{notBefore: now.Add(-48 * time.Hour), notAfter: now.Add(30 * 24 * time.Hour), initKey: hpkeKey(t, d.Suite),
-		identity: d.DID}
+		credential: basic(d.DID)}
 	for _, o := range options {
 		o(&s)
 	}
@@ -90,14 +97,14 @@ func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPac
 // leaf returns a LeafNode for a KeyPackage.
 func (d *Device) leaf(t testing.TB, s spec) []byte {
 	t.Helper()
-	leaf := d.leafContent(t, s.identity, leafFromKeyPackage, encode(s.notBefore.Unix(), s.notAfter.Unix()))
+	leaf := d.leafContent(t, s.credential, leafFromKeyPackage, encode(s.notBefore.Unix(), s.notAfter.Unix()))
 	return encode(leaf, opaque(d.sign("LeafNodeTBS", leaf)))
 }
 
 // leafIn returns a LeafNode made for its place in a group. bySource is what its source adds.
 func (d *Device) leafIn(t testing.TB, source uint8, bySource, group []byte, index uint32) []byte {
 	t.Helper()
-	leaf := d.leafContent(t, d.DID, source, bySource)
+	leaf := d.leafContent(t, basic(d.DID), source, bySource)
 	return encode(leaf, opaque(d.sign("LeafNodeTBS", encode(leaf, opaque(group), index))))
 }
 
@@ -109,13 +116,13 @@ const (
 )
 
 // leafContent returns a LeafNode up to its signature.
-func (d *Device) leafContent(t testing.TB, identity string, source uint8, bySource []byte) []byte {
+func (d *Device) leafContent(t testing.TB, credential []byte, source uint8, bySource []byte) []byte {
 	t.Helper()
 	return encode(opaque(hpkeKey(t, d.Suite)), opaque(d.key.Public().(ed25519.PublicKey)),
-		mls.CredentialTypeBasic, opaque([]byte(identity)),
+		credential,
 		// Its capabilities: versions, suites, extensions, proposals, credentials.
 		opaque(encode(mls.VersionMLS10)), opaque(encode(d.Suite)), opaque(nil),
-		opaque(encode(mls.ProposalSelfRemove)), opaque(encode(mls.CredentialTypeBasic)),
+		opaque(encode(mls.ProposalSelfRemove, customProposal)), opaque(encode(mls.CredentialTypeBasic)),
 		source, bySource, opaque(nil))
 }
 
@@ -194,7 +201,8 @@ func GroupInfoWith(t testing.TB, context, group []byte, epoch int64, members ...
 			nodes = append(nodes, 0)
 		}
 		m.once.Do(func() {
-			m.place = m.leaf(t, spec{notBefore: time.Now(), notAfter: time.Now().Add(time.Hour), identity: m.DID})
+			m.place = m.leaf(t, spec{notBefore: time.Now(), notAfter: time.Now().Add(time.Hour),
+				credential: basic(m.DID)})
 		})
 		nodes = append(append(nodes, 1, 1), m.place...)
 	}

@@ -88,12 +88,28 @@ func parse(t testing.TB, groupInfo []byte) mls.GroupInfo {
 // SelfRemove returns a SelfRemove proposal (draft-ietf-mls-extensions).
 func SelfRemove() []byte { return encode(mls.ProposalSelfRemove) }
 
-// Custom returns a proposal of a type that the RFC does not define.
-func Custom(content string) []byte { return encode(uint16(0xf001), []byte(content)) }
+// customProposal is a proposal type that the RFC does not define, and that the devices support.
+const customProposal = uint16(0xf001)
+
+// Custom returns a proposal of type customProposal.
+func Custom(content string) []byte { return encode(customProposal, []byte(content)) }
 
 // ReInit returns a proposal to replace the group by another one.
 func ReInit(group []byte) []byte {
 	return encode(mls.ProposalReInit, opaque(group), mls.VersionMLS10, Suite, opaque(nil))
+}
+
+// Add returns a proposal to add the device of a framed KeyPackage.
+func Add(keyPackage []byte) []byte { return encode(mls.ProposalAdd, keyPackage[4:]) }
+
+// PSK returns a proposal to bring in an external PSK.
+func PSK(id string) []byte {
+	return encode(mls.ProposalPSK, uint8(1), opaque([]byte(id)), opaque(make([]byte, 32)))
+}
+
+// ContextExtensions returns a proposal to replace the extensions of the GroupContext.
+func ContextExtensions(extensions []byte) []byte {
+	return encode(mls.ProposalGroupContextExtensions, opaque(extensions))
 }
 
 // ExternalSenders returns a GroupContext extension that lists the devices as external senders.
@@ -117,8 +133,8 @@ func (d *Device) ExternalProposal(t testing.TB, groupInfo []byte, index uint32, 
 func (d *Device) NewMemberProposal(t testing.TB, groupInfo []byte) []byte {
 	t.Helper()
 	keyPackage, _ := d.KeyPackage(t)
-	add := encode(mls.ProposalAdd, keyPackage[4:])
-	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberProposal, 0, mls.ContentTypeProposal, add), 0)
+	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberProposal, 0, mls.ContentTypeProposal,
+		Add(keyPackage)), 0)
 }
 
 // ExternalCommit returns an external commit to the group of a GroupInfo with two members. first is

@@ -172,7 +172,7 @@ var mutants = []mutant{
 		{"convos.checkSender", `sender.DID() != by.String()`, `sender.DID() == ""`}}},
 	{"the roster is not the commit's", "TestVerifiedCommit", []edit{
 		{"convos.locked.judgePublic", `range change.Adds { if a.KeyPackage != nil`, `range change.Adds[:0] { if a.KeyPackage != nil`},
-		{"convos.locked.judgePublic", `return v, c.permit(ctx, tx, by, change, allowed)`, `v.all = false; return v, nil`}}},
+		{"convos.locked.judgePublic", `return v, c.permit(ctx, tx, by, change, allowed, before)`, `v.all = false; return v, nil`}}},
 	{"poisoned tree", "TestWrongWord", []edit{
 		{"convos.locked.judgePublic", `before.vouchedBy != ""`, `before.vouchedBy == "nobody"`}}},
 	{"starvation", "TestNobodyStarves", []edit{{"convos.lockConvo", `reserved_for <> $2`, `reserved_for = $2`}}},
@@ -189,7 +189,15 @@ var mutants = []mutant{
 		{"messages.judge", `case s.recorded != nil:`,
 			`case s.convo != nil && s.convo.isClosed: return &Result{Err: ErrConvoClosed}; …`}}},
 	{"anyone is an external sender (M5)", "TestExternalProposal", []edit{
-		{"convos.checkExternalSender", `case did != d.Sender.String():`, `case did == "":`}}},
+		{"convos.judgeExternal", `case did != d.Sender.String():`, `case did == "":`}}},
+	{"proposals are not judged (T13)", "TestWhoMay", []edit{{"convos.Propose", `if !known {`, `if known {`}}},
+	{"a pair of proposals (T13)", "mls.TestProposeBeside", []edit{
+		{"mls.applier.checkPending", `p.excludes(&q)`, `p.excludes(&q) && false`}}},
+	{"the committer's rights (T15)", "TestCarolCommits", []edit{{"convos.authorOr", `a.DID == ""`, `true`}}},
+	{"the roster does not follow (T15)", "TestCarolCommits", []edit{
+		{"convos.locked.removeDeparted", `len(gone) == 0`, `true`}}},
+	{"a KeyPackage about to expire (T14)", "TestShortLivedKeyPackage", []edit{
+		{"keypackages.CheckLife", `>= CommitLife`, `>= 0`}}},
 	{"member-list-leak", "TestMemberListLeak", []edit{
 		{"convos.Create", `if !inserted || deleted { return Convo{}, ErrGroupAlreadyExists`, `if !inserted {
 		err := tx.QueryRow(ctx, "SELECT id, creator_did FROM convos WHERE group_id = $1", n.GroupID).Scan(&id, &n.Creator)

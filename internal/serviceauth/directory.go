@@ -34,9 +34,9 @@ type DirectoryConfig struct {
 	DB pgpool.DB
 	// Now is the clock of the cache. nil means time.Now.
 	Now func() time.Time
-	// OnLookup is called after each look-up of a DID document, with its outcome and how long it
-	// took. It must not block. It can be nil.
-	OnLookup func(outcome LookupOutcome, took time.Duration)
+	// OnLookup is called after each look-up of a key in a DID document. It must not block. It can be
+	// nil.
+	OnLookup func(Lookup)
 
 	// resolver replaces the DNS in tests.
 	resolver *net.Resolver
@@ -74,6 +74,23 @@ func NewDirectory(cfg DirectoryConfig) (*CachedDirectory, error) {
 	return c, nil
 }
 
+// Lookup is a look-up of a key in a DID document that has ended.
+type Lookup struct {
+	Source  LookupSource
+	Outcome LookupOutcome
+	Took    time.Duration
+	Err     error // nil if the outcome is LookupFound
+}
+
+// LookupSource is the kind of server that has the document.
+type LookupSource string
+
+// The sources of DID documents.
+const (
+	LookupPLC LookupSource = "plc" // the PLC directory
+	LookupWeb LookupSource = "web" // the host of a did:web
+)
+
 // LookupOutcome is how a look-up of a DID document ended.
 type LookupOutcome string
 
@@ -82,8 +99,11 @@ const (
 	LookupFound   LookupOutcome = "found"   // the document has a key
 	LookupInvalid LookupOutcome = "invalid" // the document does not exist or has no usable key
 	LookupBusy    LookupOutcome = "busy"    // a limit was reached, and no request was made
-	LookupFailed  LookupOutcome = "failed"  // the directory or the host failed
+	LookupFailed  LookupOutcome = "failed"  // the source failed
 )
+
+// LookupSources returns all sources.
+func LookupSources() []LookupSource { return []LookupSource{LookupPLC, LookupWeb} }
 
 // LookupOutcomes returns all outcomes.
 func LookupOutcomes() []LookupOutcome {
@@ -91,25 +111,28 @@ func LookupOutcomes() []LookupOutcome {
 }
 
 // observed returns fetch with a report and a trace of each look-up.
-func observed(fetch fetchKey, report func(LookupOutcome, time.Duration)) fetchKey {
+func observed(fetch fetchKey, report func(Lookup)) fetchKey {
 	return func(ctx context.Context, did syntax.DID, known bool) (atcrypto.PublicKey, error) {
 		begun := time.Now()
 		ctx, span := tracing.StartCall(ctx, "look-up")
 		defer span.End()
 		key, err := fetch(ctx, did, known)
-		outcome := LookupFailed
+		l := Lookup{Source: LookupWeb, Outcome: LookupFailed, Took: time.Since(begun), Err: err}
+		if did.Method() == "plc" {
+			l.Source = LookupPLC
+		}
 		switch {
 		case err == nil:
-			outcome = LookupFound
+			l.Outcome = LookupFound
 		case errors.Is(err, ErrIssuer):
-			outcome = LookupInvalid
+			l.Outcome = LookupInvalid
 		case errors.Is(err, ErrBusy):
-			outcome = LookupBusy
+			l.Outcome = LookupBusy
 		}
 		if err != nil {
-			span.Failed(string(outcome))
+			span.Failed(string(l.Outcome))
 		}
-		report(outcome, time.Since(begun))
+		report(l)
 		return key, err
 	}
 }

@@ -93,7 +93,8 @@ type source struct {
 	buckets *limit.Buckets[string]
 	// The slots, by registered domain.
 	domains, unverified, slots *limit.Queue
-	failed                     atomic.Int32 // consecutive failed requests
+	failed                     atomic.Int32          // consecutive failed requests
+	cause                      atomic.Pointer[error] // of the last failed request
 }
 
 func newSource(client *http.Client, l lookups) *source {
@@ -121,13 +122,14 @@ func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
 	ctx, cancel = context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	begun := time.Now()
-	body, err := s.request(ctx, l.url)
+	body, err := s.request(ctx, l)
 	if l.domain != "" && time.Since(begun) >= slowAnswer {
 		s.buckets.Charge(slowAnswers+l.domain, slowOfDomain, 1)
 	}
 	if err == nil || !outage(err) {
 		s.failed.Store(0)
 	} else {
+		s.cause.Store(&err)
 		s.failed.Add(1)
 	}
 	return body, err
@@ -141,7 +143,7 @@ func (s *source) down() bool { return s.domains.Share == 0 && s.failed.Load() >=
 // the slots, and known keys stay in use.
 func (s *source) busy() error {
 	if s.down() {
-		return errDown
+		return fmt.Errorf("%w: %w", errDown, *s.cause.Load())
 	}
 	return ErrBusy
 }
@@ -185,9 +187,10 @@ func (s *source) admit(ctx context.Context, l lookup) (release func(), err error
 	return release, nil
 }
 
-// request returns the body at url.
-func (s *source) request(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// request returns the body at l.url. If the DNS has no name for the host of a did:web, the DID does
+// not exist. If it has none for the PLC directory, the directory fails, and known keys stay in use.
+func (s *source) request(ctx context.Context, l lookup) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.url, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIssuer, err)
 	}
@@ -195,7 +198,7 @@ func (s *source) request(ctx context.Context, url string) ([]byte, error) {
 	resp, err := s.client.Do(req)
 	var dnsErr *net.DNSError
 	switch {
-	case errors.Is(err, ssrf.ErrForbidden), errors.As(err, &dnsErr) && dnsErr.IsNotFound:
+	case errors.Is(err, ssrf.ErrForbidden), l.domain != "" && errors.As(err, &dnsErr) && dnsErr.IsNotFound:
 		return nil, fmt.Errorf("%w: %w", ErrIssuer, err)
 	case err != nil:
 		return nil, err

@@ -53,6 +53,23 @@ func TestDNSRebinding(t *testing.T) {
 	}
 }
 
+// A did:web whose host has no name does not exist. If the PLC directory has no name, it fails, and no
+// account loses its key.
+func TestNoSuchHost(t *testing.T) {
+	t.Parallel()
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
+		},
+	}}
+	for _, l := range []lookup{{url: "https://plc.test/did:plc:a"}, {url: "https://web.test/", domain: "web.test"}} {
+		_, err := newSource(client, webLookups()).get(t.Context(), l)
+		if web := l.domain != ""; errors.Is(err, ErrIssuer) != web || outage(err) == web {
+			t.Errorf("%s: %v", l.url, err)
+		}
+	}
+}
+
 // fakeDNS returns a resolver that answers every A question with ip.
 func fakeDNS(t *testing.T, asked *atomic.Int32, ip [4]byte) *net.Resolver {
 	t.Helper()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -20,15 +19,16 @@ func TestLookupOutcomes(t *testing.T) {
 		LookupBusy:    ErrBusy,
 		LookupFailed:  errors.New("status 500"),
 	} {
-		var got []LookupOutcome
-		fetch := observed(func(context.Context, syntax.DID, bool) (atcrypto.PublicKey, error) { return nil, failure },
-			func(outcome LookupOutcome, took time.Duration) {
-				if got = append(got, outcome); took < 0 {
-					t.Errorf("it took %s", took)
-				}
-			})
-		if _, err := fetch(t.Context(), "did:plc:abc", false); err != failure || len(got) != 1 || got[0] != want {
-			t.Errorf("%v is reported as %v, and returned as %v", failure, got, err)
+		for did, source := range map[syntax.DID]LookupSource{"did:plc:abc": LookupPLC, "did:web:a.example": LookupWeb} {
+			var got []Lookup
+			fetch := observed(func(context.Context, syntax.DID, bool) (atcrypto.PublicKey, error) { return nil, failure },
+				func(l Lookup) { got = append(got, l) })
+			if _, err := fetch(t.Context(), did, false); err != failure || len(got) != 1 {
+				t.Fatalf("%v is reported as %v, and returned as %v", failure, got, err)
+			}
+			if l := got[0]; l.Source != source || l.Outcome != want || l.Err != failure || l.Took < 0 {
+				t.Errorf("%s: %v is reported as %+v", did, failure, l)
+			}
 		}
 	}
 }

@@ -60,6 +60,27 @@ func TestLimitOfAnAccount(t *testing.T) {
 	}
 }
 
+// The page Account serves an account again that a relay has called deleted.
+func TestAccountIsReactivated(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, operator.Tokens{Write: writeToken, Read: readToken})
+	b.plantConvo(planted, alice, carol, 3)
+	b.exec(`
+		INSERT INTO accounts (did, status, status_source, status_at, erase_after, version)
+		VALUES ($1, 'deleted', 'repos wss://relay.example.com', now(), now() + interval '30 days', 1)
+		ON CONFLICT (did) DO UPDATE SET status = excluded.status, status_source = excluded.status_source,
+			status_at = excluded.status_at, erase_after = excluded.erase_after`, carol)
+	b.logIn(readToken)
+	at := b.find("/account", carol)
+	b.has(b.get(at), "The network says that the account is deleted")
+	b.lacks(b.get(at), "Serve the account again")
+	b.logIn(writeToken)
+	page := b.get(at)
+	b.has(page, "Serve the account again")
+	b.press("method", "account.reactivate", "param-did", b.ref(page, "account.reactivate"))
+	b.lacks(b.get(at), "The network says that the account is deleted", "Serve the account again")
+}
+
 // The page Convo has a button beside a dispute that is open.
 func TestDisputeIsEnded(t *testing.T) {
 	t.Parallel()

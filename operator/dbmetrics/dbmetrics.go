@@ -187,6 +187,10 @@ func metrics() []metric {
 		{desc: desc("mlsd_wal_archive_failing",
 			"1 if PostgreSQL failed to archive a part of its WAL since it last archived one, else 0."), sql: `
 			SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)::int FROM pg_stat_archiver`},
+		{desc: desc("mlsd_transaction_id_age",
+			"Transaction ids since the oldest of this database that is not frozen. At 2,147 million PostgreSQL stops all "+
+				"writes."), sql: `
+			SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()`},
 		{desc: desc("mlsd_overdue_rows",
 			"Rows that have been due for 5 minutes and more, up to 10000, by the worker that should handle them.",
 			"worker"), labels: 1,

@@ -239,6 +239,45 @@ func TestReadingIsRareAndHonest(t *testing.T) {
 	}
 }
 
+// The age of the oldest transaction id grows with each write, and falls with a freeze.
+func TestTransactionIDAge(t *testing.T) {
+	t.Parallel()
+	own, err := localpg.Start(t.Context(), localpg.Config{DataDir: pgtest.DataDir(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	db, err := pgpool.OpenMaintenance(t.Context(), own.ConnString(localpg.Database))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	c := dbmetrics.New(db, slog.New(slog.DiscardHandler), 0, time.Now)
+	age := func() float64 {
+		t.Helper()
+		got, found := scrape(t, c)["mlsd_transaction_id_age"]
+		if !found {
+			t.Fatal("there is no metric")
+		}
+		return got
+	}
+	before := age()
+	for range 100 {
+		execute(t, db, `SELECT pg_current_xact_id()`)
+	}
+	if got := age(); got < before+100 {
+		t.Errorf("the age is %v after 100 transactions, and was %v", got, before)
+	}
+	execute(t, db, `VACUUM (FREEZE)`)
+	if got := age(); got > 50 {
+		t.Errorf("the age is %v after a freeze", got)
+	}
+}
+
 // A private PostgreSQL whose archive cannot be written says so.
 func TestArchiveFails(t *testing.T) {
 	t.Parallel()

@@ -43,8 +43,9 @@ var logChecks = []check{
 		JOIN convos c ON c.id = span.id
 		JOIN messages m ON m.convo_id = c.id AND m.seq > span.after AND m.seq <= span.upto AND m.kind = 3
 		CROSS JOIN LATERAL (
+			-- A second commit of the epoch, or else the commit of the epoch before.
 			SELECT seq, epoch FROM messages
-			WHERE convo_id = m.convo_id AND kind = 3 AND epoch < m.epoch ORDER BY epoch DESC LIMIT 1
+			WHERE convo_id = m.convo_id AND kind = 3 AND epoch <= m.epoch AND seq <> m.seq ORDER BY epoch DESC LIMIT 1
 		) before
 		WHERE before.epoch <> m.epoch - 1 OR before.seq > m.seq`},
 	{"no message from a later epoch", `
@@ -264,19 +265,30 @@ var peopleChecks = []check{
 			OR (state = 'consumed' AND claimed_by IS NULL)
 			OR (state = 'consumed') <> (consumed_at IS NOT NULL)
 			OR (last_resort AND state NOT IN ('available', 'expired')))`},
+	// The records are those of api/getkeypackages.go.
 	{"a one-time KeyPackage has one claimer", `
 		WITH answered AS (
-			SELECT k.caller_did, p ->> 'did' AS did, p ->> 'keyPackageRef' AS ref
-			FROM idempotency_keys k
-			CROSS JOIN LATERAL jsonb_array_elements(convert_from(nullif(k.response, ''), 'UTF8')::jsonb -> 'keyPackages') AS p
-			WHERE k.caller_did = ANY($1::text[]) AND k.nsid = 'blue.catbird.mls.getKeyPackages'
-				AND NOT (p ->> 'lastResort')::boolean
+			SELECT r.caller_did, r.created_at, p ->> 'did' AS did, decode(ref, 'base64') AS ref
+			FROM idempotency_keys r
+			CROSS JOIN LATERAL jsonb_array_elements(
+				nullif(convert_from(nullif(r.response, ''), 'UTF8')::jsonb -> 'claimed', 'null')) AS p
+			CROSS JOIN LATERAL jsonb_array_elements_text(p -> 'refs') AS ref
+			WHERE r.caller_did = ANY($1::text[]) AND r.nsid = 'blue.catbird.mls.getKeyPackages'
+		), claim AS (
+			SELECT a.*, k.claimed_by, k.last_resort FROM answered a LEFT JOIN key_packages k USING (did, ref)
 		)
-		SELECT format('KeyPackage %s is in %s answers', ref, count(*)) FROM answered GROUP BY did, ref HAVING count(*) > 1
+		SELECT format('KeyPackage %s is in %s answers', encode(ref, 'hex'), count(*))
+		FROM claim WHERE NOT last_resort GROUP BY did, ref HAVING count(*) > 1
 		UNION ALL
-		SELECT format('KeyPackage %s was handed to another than its claimer', a.ref)
-		FROM answered a JOIN key_packages k ON k.did = a.did AND k.ref = decode(a.ref, 'hex')
-		WHERE k.claimed_by IS DISTINCT FROM a.caller_did`},
+		SELECT format('KeyPackage %s was handed to another than its claimer', encode(ref, 'hex'))
+		FROM claim WHERE NOT last_resort AND claimed_by IS DISTINCT FROM caller_did
+		UNION ALL
+		-- Without its row, nobody can see who else has got it. The row stays for 30 days after the
+		-- claim, unless the owner is erased.
+		SELECT format('KeyPackage %s of a record is gone', encode(ref, 'hex'))
+		FROM claim
+		WHERE last_resort IS NULL AND created_at > now() - interval '29 days' AND did NOT LIKE 'did:erased:%'
+			AND NOT EXISTS (SELECT FROM erasures WHERE did = claim.did AND state = 'running')`},
 	{"no caller exceeds its budget of a device", `
 		SELECT format('the claim of KeyPackage %s is more than the 30th within a day', encode(ref, 'hex'))
 		FROM (
@@ -294,9 +306,10 @@ var peopleChecks = []check{
 		SELECT format('key of a createConvo without its convo') FROM idempotency_keys k
 		WHERE k.caller_did = ANY($1::text[]) AND k.nsid = 'blue.catbird.mls.createConvo' AND NOT EXISTS (
 			SELECT FROM convos c WHERE c.creator_did = k.caller_did AND c.idempotency_key = k.key)`},
+	// Records of the caller mlsd are not looked at: they are many, and nobody gets their answers.
 	{"every record has its answer", `
 		SELECT format('a record of %s has no answer', nsid) FROM idempotency_keys
-		WHERE caller_did = ANY($1::text[]) AND response = '' AND started_at IS NULL`},
+		WHERE caller_did = ANY($1::text[]) AND response = '' AND state = 'completed'`},
 	{"one push job of a device waits, and one is sent", `
 		SELECT format('%s push jobs of one device are %s', count(*), state) FROM push_jobs
 		WHERE did = ANY($1::text[]) AND state IN ('pending', 'sending') GROUP BY did, device_id, state HAVING count(*) > 1`},
@@ -369,8 +382,9 @@ var dayChecks = []check{
 // factChecks take no argument, and read little, however much is stored.
 var factChecks = []check{
 	{"a dense stream", `
+		-- The newest event never expires: see events/partitions.go.
 		SELECT format('the newest event is %s, and the stream ends at %s', newest, head)
-		FROM stream, (SELECT max(stream_seq) AS newest FROM events) e WHERE newest <> head
+		FROM stream, (SELECT coalesce(max(stream_seq), 0) AS newest FROM events) e WHERE newest <> head
 		UNION ALL
 		SELECT format('%s begins at %s, with event %s', d.day, d.first_seq, e.first)
 		FROM event_days d

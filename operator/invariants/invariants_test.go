@@ -2,6 +2,7 @@ package invariants_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -126,8 +127,8 @@ func (p people) makeConvo(t *testing.T, db *pgxpool.Pool, name string, greetings
 			if err != nil || len(taken.Claimed) != 1 {
 				t.Fatalf("%+v, %v", taken, err)
 			}
-			const answer = `{"keyPackages":[{"did":%q,"keyPackageRef":%q,"lastResort":false}]}`
-			return fmt.Appendf(nil, answer, carol, taken.Claimed[0].Ref), nil
+			ref, err := json.Marshal(taken.Claimed[0].Ref)
+			return fmt.Appendf(nil, `{"at":1,"claimed":[{"did":%q,"refs":[%s]}]}`, carol, ref), err
 		})
 	if err != nil {
 		t.Fatal(err)
@@ -206,11 +207,20 @@ func TestSharedRows(t *testing.T) {
 	}
 }
 
-// Expired events are no violation.
+// Expired events are no violation. The newest event does not expire.
 func TestExpiredEvents(t *testing.T) {
 	t.Parallel()
 	db, ids := validDatabase(t)
-	for _, sql := range []string{`DELETE FROM events`, `DELETE FROM event_days`} {
+	for _, sql := range []string{
+		`UPDATE messages m SET created_at = '2020-01-01' FROM events e
+			WHERE e.convo_id = m.convo_id AND e.seq = m.seq AND stream_seq < 6`,
+		`CREATE TABLE events_20200102 PARTITION OF events FOR VALUES FROM ('2020-01-02') TO ('2020-01-03')`,
+		`UPDATE events SET day = '2020-01-02' WHERE stream_seq = 6`,
+		`UPDATE stream SET day = '2020-01-02'`,
+		`INSERT INTO event_days VALUES ('2020-01-02', 6)`,
+		`DELETE FROM events WHERE day = '2020-01-01'`,
+		`DELETE FROM event_days WHERE day = '2020-01-01'`,
+	} {
 		if _, err := db.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -239,6 +249,36 @@ func TestShortLifetime(t *testing.T) {
 		t.Fatalf("%q, %v", violations, err)
 	}
 	wantAlone(t, db, ids[0], violations)
+}
+
+// A claimed KeyPackage that was deleted is no violation if its owner is erased, or after a month. A
+// claim that got nothing is none either.
+func TestDeletedKeyPackages(t *testing.T) {
+	t.Parallel()
+	db, _ := validDatabase(t)
+	for _, step := range []struct {
+		sql  string
+		kept bool
+	}{
+		{`INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+				expires_at)
+			SELECT caller_did, nsid, scope, 'nothing', request_hash, field_hashes,
+				'{"at":1,"claimed":null,"missing":["did:plc:carol"]}', created_at, expires_at
+			FROM idempotency_keys WHERE key = 'the group claim'`, true},
+		{`DELETE FROM key_packages`, false},
+		{`INSERT INTO erasures (id, did, salt, requested_by, reason, not_before, begun_at)
+			VALUES (gen_random_uuid(), 'did:plc:carol', 'salt', 'account', '', now(), now())`, true},
+		{`UPDATE erasures SET state = 'finished', did = 'did:erased:carol', salt = NULL, finished_at = now()`, false},
+		{`UPDATE idempotency_keys SET created_at = now() - interval '30 days'`, true},
+	} {
+		if _, err := db.Exec(t.Context(), step.sql); err != nil {
+			t.Fatal(err)
+		}
+		violations, err := invariants.Check(t.Context(), db)
+		if err != nil || (len(violations) == 0) != step.kept {
+			t.Errorf("after %s: %q, %v", step.sql, violations, err)
+		}
+	}
 }
 
 // leafOfFirst stores the right leaf of the first entry.
@@ -275,6 +315,9 @@ func TestBrokenPromises(t *testing.T) {
 		{"row 0 of level 1 has 1 hashes, and 0 rows are complete below",
 			leafOfFirst + `INSERT INTO log_tiles SELECT id, 1, 0, sha256('root') FROM convos`, nil},
 		{"one commit per epoch", `UPDATE messages SET epoch = 9 WHERE seq = 3`, nil},
+		{"one commit per epoch", `
+			DROP INDEX messages_one_commit_per_epoch;
+			UPDATE messages SET epoch = 2 WHERE seq = 3`, nil},
 		{"the epoch is the last commit's", `UPDATE convos SET epoch = 4`, nil},
 		{"the group that is known is the convo's", `UPDATE public_groups SET epoch = 2`, nil},
 		{"the public group: ", `UPDATE public_groups SET state = 'garbage'`, nil},
@@ -319,6 +362,8 @@ func TestBrokenPromises(t *testing.T) {
 			INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size, state, seq, kept_from, checked_parts)
 			SELECT gen_random_uuid(), id, 'did:plc:bob', 11, sha256('x'), 10, 'complete', 1, now(), 2 FROM convos`, nil},
 		{"every record has its answer", `UPDATE idempotency_keys SET response = ''`, nil},
+		{"every record has its answer", `
+			UPDATE idempotency_keys SET response = '', started_at = now(), lease_expires_at = now(), completed_at = now()`, nil},
 		{"a KeyPackage is used once", `UPDATE key_packages SET state = 'available'`, nil},
 		{"a KeyPackage is used once", `
 			WITH other AS (
@@ -340,8 +385,14 @@ func TestBrokenPromises(t *testing.T) {
 		{"a Welcome's failures and its columns agree",
 			`UPDATE welcomes SET failures = 9, last_failure = 'no such key', last_failed_at = now()`, nil},
 		{"a Welcome's failures and its columns agree", `UPDATE welcomes SET silent = true`, nil},
-		{"a one-time KeyPackage has one claimer", `UPDATE key_packages SET claimed_by = 'did:plc:mallory'`, nil},
-		{"a one-time KeyPackage has one claimer", `
+		{"was handed to another than its claimer", `UPDATE key_packages SET claimed_by = 'did:plc:mallory'`, nil},
+		{"of a record is gone", `
+			DELETE FROM key_packages;
+			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+				expires_at)
+			SELECT 'did:plc:mallory', nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at
+			FROM idempotency_keys WHERE key = 'the group claim'`, nil},
+		{"is in 2 answers", `
 			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
 				expires_at)
 			SELECT caller_did, nsid, scope, 'another', request_hash, field_hashes, response, created_at, expires_at
@@ -402,6 +453,7 @@ func TestBrokenPromises(t *testing.T) {
 		{"a dense stream", `DELETE FROM events WHERE stream_seq = 2`, nil},
 		{"a dense stream", `DELETE FROM events WHERE stream_seq = 1`, nil},
 		{"a dense stream", `UPDATE stream SET head = 7`, nil},
+		{"the newest event is 0, and the stream ends at 6", `DELETE FROM events; DELETE FROM event_days`, nil},
 		{"the stream has not gone back", `UPDATE generations SET after_seq = 1000`, nil},
 		{"the stream's generation is that of this database", `UPDATE generations SET system_identifier = 1, timeline = 1`,
 			nil},

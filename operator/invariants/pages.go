@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,7 +36,7 @@ const MaxSample = 10_000
 // check goes through convos, people and events in the order of their keys, so it verifies once
 // whatever is stored during the whole check.
 type Cursor struct {
-	Since time.Time `json:"since,omitzero"` // verify only convos that have changed since, and new entries and events
+	Since time.Time `json:"since,omitzero"` // verify only new entries and events, and convos that have changed
 	Stage int       `json:"stage"`          // an index of stages
 
 	Convo  uuid.UUID `json:"convo,omitzero"`  // the last convo
@@ -51,7 +52,8 @@ type Cursor struct {
 	Events  int64 `json:"events,omitempty"` // rows, which can be several events
 }
 
-// From returns the beginning of a check of what has changed since a time.
+// From returns the beginning of a check of what has changed since a time. A convo has changed if it
+// was created, got an entry, was closed or lost a member.
 func From(since time.Time) Cursor { return Cursor{Since: since} }
 
 // errCursor is the error of ParseCursor.
@@ -122,16 +124,24 @@ func (v *verification) convosPage(ctx context.Context, tx pgx.Tx, at Cursor) (Cu
 		FROM convos
 		WHERE id >= $1 AND (id > $1 OR $2::bigint > 0)
 		ORDER BY id LIMIT $3`, []any{at.Convo, at.Seq, v.sizes.convos}
+	scan := scanPiece
 	if !at.Since.IsZero() {
-		sql, args = `
-		SELECT id, CASE WHEN id = $1 THEN $2::bigint ELSE coalesce((
+		// A commit and a reset do not change last_message_at. A person can leave without an entry.
+		sql, args, scan = `
+		SELECT id, CASE WHEN unchanged THEN last_seq WHEN id = $1 THEN $2::bigint ELSE coalesce((
 				SELECT seq FROM messages WHERE convo_id = c.id AND created_at < $4 ORDER BY seq DESC LIMIT 1
-			), 0) END, last_seq
-		FROM convos c
-		WHERE id >= $1 AND (id > $1 OR $2::bigint > 0) AND greatest(last_message_at, created_at) >= $4
-		ORDER BY id LIMIT $3`, append(args, at.Since)
+			), 0) END, last_seq, unchanged
+		FROM (
+			SELECT id, last_seq, greatest(created_at, last_message_at, closed_at,
+				(SELECT created_at FROM messages WHERE convo_id = v.id AND seq = v.last_seq),
+				(SELECT max(left_at) FROM members WHERE convo_id = v.id)) < $4 AS unchanged
+			FROM convos v
+			WHERE id >= $1 AND (id > $1 OR $2::bigint > 0)
+			ORDER BY id LIMIT $3
+		) c
+		ORDER BY id`, append(args, at.Since), scanMaybeUnchanged
 	}
-	all, err := pgpool.Collect(ctx, tx, scanPiece, sql, args...)
+	all, err := pgpool.Collect(ctx, tx, scan, sql, args...)
 	if err != nil {
 		return at, err
 	}
@@ -142,7 +152,7 @@ func (v *verification) convosPage(ctx context.Context, tx pgx.Tx, at Cursor) (Cu
 	for _, p := range some {
 		at.Convo, at.Seq = p.convo, 0
 		at.Entries += max(p.upto-p.after, 0)
-		if !p.begun {
+		if !p.begun && !p.unchanged {
 			at.Convos++
 		}
 	}
@@ -152,6 +162,7 @@ func (v *verification) convosPage(ctx context.Context, tx pgx.Tx, at Cursor) (Cu
 	case len(rest) == 0 && len(all) < v.sizes.convos:
 		at.Stage++
 	}
+	some = slices.DeleteFunc(some, func(p piece) bool { return p.unchanged })
 	return at, v.logsPage(ctx, tx, some, at.firstDay())
 }
 
@@ -227,11 +238,17 @@ type piece struct {
 	convo       uuid.UUID
 	after, upto int64
 	begun       bool // it is not the first piece of its log
+	unchanged   bool // in a check since a time: nothing of its convo has changed
 }
 
 // scanPiece reads a row of convo, after and upto.
 func scanPiece(row pgx.CollectableRow) (p piece, err error) {
 	return p, row.Scan(&p.convo, &p.after, &p.upto)
+}
+
+// scanMaybeUnchanged reads a row of convo, after, upto and unchanged.
+func scanMaybeUnchanged(row pgx.CollectableRow) (p piece, err error) {
+	return p, row.Scan(&p.convo, &p.after, &p.upto, &p.unchanged)
 }
 
 // cut returns the pieces of one page, and what is left. It divides a long piece.

@@ -85,24 +85,45 @@ func TestChangedSince(t *testing.T) {
 		END
 		$$`)
 	exec(`UPDATE messages SET created_at = created_at - interval '2 hours' WHERE seq <= 2 OR convo_id = $1`, ids[1])
-	exec(`UPDATE convos SET created_at = now() - interval '3 hours'`)
-	exec(`UPDATE convos SET last_message_at = now() - interval '2 hours' WHERE id = $1`, ids[1])
+	exec(`UPDATE convos SET created_at = now() - interval '3 hours', last_message_at = now() - interval '2 hours'`)
+	exec(`UPDATE members SET left_at = now() - interval '2 hours' WHERE left_at IS NOT NULL`)
 	exec(`UPDATE messages SET body = 'garbage'`)
 	exec(`UPDATE members SET cursor_seq = 99`)
-	var end invariants.Cursor
-	found, err := invariants.CheckPages(t.Context(), db, invariants.From(since), 1000,
-		func(at invariants.Cursor) { end = at })
-	if err != nil {
-		t.Fatal(err)
-	}
-	convo := "convo " + ids[0].String()
-	want := map[string]bool{convo + ": log entry 3": true, convo + ": log entry 4": true,
-		convo + ": positions within the log": true}
-	if diff := cmp.Diff(want, broken(found)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if end.Convos != 1 || end.Entries != 2 {
-		t.Errorf("%s", end.Checked())
+	restore := keep(t, db)
+	// The first convo's newest entry is new, and is no message for last_message_at.
+	first, second := "convo "+ids[0].String(), "convo "+ids[1].String()
+	ofFirst := []string{first + ": log entry 3", first + ": log entry 4", first + ": positions within the log"}
+	for _, c := range []struct {
+		change  string // of the second convo
+		changed bool
+	}{
+		{`SELECT $1::uuid`, false},
+		{`UPDATE convos SET created_at = now() WHERE id = $1`, true},
+		{`UPDATE convos SET last_message_at = now() WHERE id = $1`, true},
+		{`UPDATE convos SET closed_at = now() WHERE id = $1`, true},
+		{`UPDATE members SET left_at = now() WHERE convo_id = $1 AND left_at IS NOT NULL`, true},
+	} {
+		exec(c.change, ids[1])
+		var end invariants.Cursor
+		found, err := invariants.CheckPages(t.Context(), db, invariants.From(since), 1000,
+			func(at invariants.Cursor) { end = at })
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, convos := map[string]bool{}, int64(1)
+		for _, text := range ofFirst {
+			want[text] = true
+		}
+		if c.changed {
+			want[second+": positions within the log"], convos = true, 2
+		}
+		if diff := cmp.Diff(want, broken(found)); diff != "" {
+			t.Errorf("after %s (-want +got):\n%s", c.change, diff)
+		}
+		if end.Convos != convos || end.Entries != 2 {
+			t.Errorf("after %s: %s", c.change, end.Checked())
+		}
+		restore(t)
 	}
 }
 

@@ -29,10 +29,12 @@ const (
 // has no such state.
 const Erasing Status = "erasing"
 
-// Errors of Gate.Check, besides *InactiveError.
+// Errors of Gate.Check, besides *InactiveError, and of Store.
 var (
 	ErrBlocked     = errors.New("the operator of this service has blocked the account")
 	ErrNotAdmitted = errors.New("this service serves only accounts on its list")
+	// ErrErasing refuses Store.Reactivate: nothing brings back what an erasure has begun to delete.
+	ErrErasing = errors.New("the account is being erased")
 	// ErrUnavailable says that the node cannot find out now whether it may serve the account.
 	ErrUnavailable = errors.New("it cannot be checked now whether the account may use the service")
 )

@@ -144,6 +144,31 @@ func (s *Store) SetStatus(ctx context.Context, db pgpool.DB, source string, chan
 	return stored, sessions.End(ctx, db, refused...)
 }
 
+// Reactivate forgets what the network states about an account: every node serves the account at
+// most a second after the commit, and its erasure is not due. The next statement counts again,
+// whatever its time. Reactivate returns the status before. Error: ErrErasing.
+func (s *Store) Reactivate(ctx context.Context, tx pgx.Tx, did syntax.DID) (was Status, err error) {
+	if err := s.Lock(ctx, tx); err != nil {
+		return "", err
+	}
+	a, err := s.get(ctx, tx, did)
+	switch {
+	case err != nil:
+		return "", err
+	case a.ErasingAt != nil:
+		return "", ErrErasing
+	case a.Status == Active:
+		return Active, nil
+	}
+	_, err = tx.Exec(ctx, `
+		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
+		UPDATE accounts
+		SET status = 'active', status_source = NULL, status_seq = NULL, status_at = NULL, erase_after = NULL,
+			version = clock.version
+		FROM clock WHERE did = $1`, did)
+	return a.Status, errs.Wrap(err, "reactivate an account")
+}
+
 // Known returns the accounts among dids that this service knows: members of a convo, accounts that
 // have a KeyPackage, a push target or a row in accounts, and accounts that have called in the last
 // 30 days.

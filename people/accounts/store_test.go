@@ -116,6 +116,49 @@ func TestErasureIsDueAfterADelay(t *testing.T) {
 	}
 }
 
+// An operator takes back what a relay has stated. A relay that is right can then state it again,
+// even if the wrong one had put its statement into the future.
+func TestReactivate(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	n := f.node()
+	f.known(alice)
+	reactivate := func() (was accounts.Status, err error) {
+		t.Helper()
+		f.tx(func(tx pgx.Tx) error {
+			was, err = f.store.Reactivate(t.Context(), tx, alice)
+			return nil
+		})
+		return was, err
+	}
+	far := change(alice, accounts.Deleted, 9)
+	far.At = noon.AddDate(100, 0, 0)
+	f.set(far)
+	n.update()
+	if err := n.check(alice); err == nil {
+		t.Error("a deleted account is served")
+	}
+	if was, err := reactivate(); err != nil || was != accounts.Deleted {
+		t.Errorf("reactivated: %s, %v", was, err)
+	}
+	n.update()
+	f.check(n.check(alice))
+	if a := f.get(alice); a.Status != accounts.Active || a.EraseAfter != nil || a.StatusAt != nil {
+		t.Errorf("reactivated: %+v", a)
+	}
+	if was, err := reactivate(); err != nil || was != accounts.Active {
+		t.Errorf("reactivated again: %s, %v", was, err)
+	}
+	f.set(change(alice, accounts.Suspended, 1))
+	if got := f.get(alice).Status; got != accounts.Suspended {
+		t.Errorf("stated anew: %s", got)
+	}
+	f.check(f.store.BeginErasure(t.Context(), f.db, alice))
+	if _, err := reactivate(); !errors.Is(err, accounts.ErrErasing) {
+		t.Errorf("while it is being erased: %v", err)
+	}
+}
+
 // An account that is being erased is refused. Afterwards it can begin anew, and its DID is in no row.
 func TestErasing(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ import (
 	"mlsd/internal/worker"
 )
 
-// End ends all sessions of accounts, on every node within a second of the commit. It holds the lock
+// End ends all sessions of accounts, on every node within trustFor of the commit. It holds the lock
 // of session_clock until the transaction ends, so call it at the end of the transaction.
 func End(ctx context.Context, db pgpool.Execer, dids ...syntax.DID) error {
 	return end(ctx, db, dids, nil)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -149,13 +150,32 @@ func TestRotation(t *testing.T) {
 	f.accepts(a, new)
 }
 
-// A node that has not heard of ends for five seconds says that it does not know.
+// G15: the pages and the lexicon say how long a node can still take a session that has ended elsewhere:
+// trustFor, and not Interval.
+func TestPagesSayHowLongNodesTrust(t *testing.T) {
+	t.Parallel()
+	if sessions.TrustFor != 5*time.Second || sessions.Interval >= time.Second {
+		t.Errorf("nodes read every %s, and trust for %s", sessions.Interval, sessions.TrustFor)
+	}
+	for _, page := range []string{"docs/clients/SESSIONS.md", "lexicons/blue/catbird/mls/deleteSession.json"} {
+		text, err := os.ReadFile("../../" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(strings.ToLower(string(text)),
+			"usually within a second, and after five at the latest, no node") {
+			t.Errorf("%s says something else", page)
+		}
+	}
+}
+
+// A node that has not heard of ends for trustFor says that it does not know.
 func TestStaleNode(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	s := f.node()
 	bearer := f.buy(s, f.account())
-	f.now = f.now.Add(5 * time.Second)
+	f.now = f.now.Add(sessions.TrustFor)
 	f.accepts(s, bearer)
 	f.now = f.now.Add(time.Millisecond)
 	if _, err := s.Verify(t.Context(), bearer); !errors.Is(err, serviceauth.ErrUnavailable) {

@@ -10,10 +10,13 @@ import { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
 import { idLength, usualEnvelope } from "./envelope.js"
 import { type Dispute, Disputes, type Position } from "./disputes.js"
 import { Devices } from "./devices.js"
-import { DiscardedError, errorName, isRefusal, NoAnswerError, OutOfStepError, StuckError, verdictOf, XrpcError } from "./errors.js"
+import {
+  DiscardedError, errorName, isRefusal, NoAnswerError, OutOfStepError, StuckError, UnknownConvoError, verdictOf, XrpcError,
+} from "./errors.js"
 import { EventStream, type SignalEvent, type StreamEvent } from "./events.js"
 import type { OpenSocket } from "./events-socket.js"
 import { ExternalCommits } from "./external-commits.js"
+import { type GroupCode, groupCode } from "./group-code.js"
 import type { LexValue } from "./json.js"
 import { deviceIdOf, KeyPackageStock } from "./keypackages.js"
 import { History, type HistoryEvents } from "./history.js"
@@ -332,6 +335,18 @@ export class Client {
   /** The MLS group behind a convo, as this device has it. */
   async group(convo: ConvoId): Promise<Group> {
     return this.core.mls.describe(await mustRead(this.core.store, names.group(convo)))
+  }
+
+  /**
+   * The code of a convo's group at the epoch that this device is in. Members compare it: docs/clients/RECIPES.md.
+   *
+   * @throws UnknownConvoError if this device is in no such convo
+   */
+  async groupCode(convo: ConvoId): Promise<GroupCode> {
+    const thread = await this.log.thread(convo)
+    const group = thread === undefined || thread.left ? undefined : await this.group(convo)
+    if (!group?.active) throw new UnknownConvoError(`this device is not in convo ${convo}`)
+    return groupCode(group)
   }
 
   /** Adds people. With `again` it replaces the leaves of people that never joined. */

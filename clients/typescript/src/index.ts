@@ -16,6 +16,7 @@ export { type Device, UnknownDeviceError } from "./devices.js"
 export type { Doubt } from "./members.js"
 export type { DeviceNews } from "./news.js"
 export { type Clock, systemClock } from "./clock.js"
+export { CodeError, type CodeProblem, formatDigits } from "./digits.js"
 export {
   DiscardedError, errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, SealError, StoreError, StuckError,
   UnknownConvoError, type Verdict, verdictOf, XrpcError,
@@ -23,6 +24,10 @@ export {
 export { Api, type Input, type Method, type Output, type Params, withIdempotencyKey } from "./api.js"
 export { type Call, DirectTransport, type Fetch, type PdsAgent, PdsTransport, type Transport } from "./transport.js"
 export { endpointOf, type Invitation, type OtherServices } from "./services.js"
+export { type GroupCode, groupCode } from "./group-code.js"
+export {
+  compareSafetyNumbers, parseSafetyNumber, type SafetyComparison, safetyNumber, type SafetyNumber, safetyNumberText,
+} from "./safety-number.js"
 export { SessionTransport } from "./transport-session.js"
 export { type Changes, MemoryStore, type Store } from "./store.js"
 export { IndexedDBStore } from "./store-indexeddb.js"

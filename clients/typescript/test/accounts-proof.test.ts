@@ -2,8 +2,10 @@
 
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { cidForRecord, verifyProofs } from "@atproto/repo"
+import { encode } from "@atproto/lex-cbor"
+import { blocksToCarFile, cidForRecord, readCarWithRoot, verifyProofs } from "@atproto/repo"
 import { provenRecord, verifierOf } from "../src/accounts-proof.js"
+import { concat, fromHex, hex } from "../src/bytes.js"
 import { newKeys, Repository, withoutEachBlock } from "./support/repositories.js"
 
 const did = "did:plc:ewvi7nxzyoun6zhxrhs64oiz"
@@ -54,6 +56,29 @@ test("what proves nothing is refused", async () => {
   }
   await refuses(await repository.proof(collection, "name199"), /a block is missing/)
   await refuses(new Uint8Array(), /.*/)
+  const { blocks, root } = await readCarWithRoot(await repository.proof(collection, "name7"))
+  const blocksFile = (await blocksToCarFile(root, blocks)).subarray(1 + 58)
+  for (const roots of [[], [root, root]]) {
+    const header = encode({ version: 1, roots })
+    await refuses(concat([Uint8Array.of(header.length), header, blocksFile]), /not a CAR of one root/)
+  }
+  const header = encode({ version: 1, roots: [root] })
+  await provenRecord(concat([Uint8Array.of(header.length), header, blocksFile]), did, verify, `${collection}/name7`)
+})
+
+const orders = {
+  secp256k1: 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n,
+  "P-256": 0xffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551n,
+}
+
+test("of the two forms of a signature only the one with the low s counts", async () => {
+  for (const [curve, order] of Object.entries(orders)) {
+    const [key, message] = [await newKeys[curve]!(), new TextEncoder().encode("a commit")]
+    const [verify, signature] = [verifierOf(key.did().replace("did:key:", "")), await key.sign(message)]
+    const high = order - BigInt(`0x${hex(signature.subarray(32))}`)
+    const other = concat([signature.subarray(0, 32), fromHex(high.toString(16).padStart(64, "0"))])
+    assert.deepEqual([verify(message, signature), verify(message, other)], [true, false], curve)
+  }
 })
 
 test("only multikeys of the two curves are keys", async () => {

@@ -17,3 +17,18 @@ test("a state stays as it was, whatever is made of it", async () => {
   await mls.groupInfo(state)
   assert.deepEqual(state, before)
 })
+
+test("two members have the same epoch_authenticator, and each commit makes another one", async () => {
+  const [alice, bob] = await Promise.all([TsMls.create("did:plc:alice", suite), TsMls.create("did:plc:bob", suite)])
+  const { keyPackage, secret } = await bob.keyPackage(false)
+  const { state: hers, welcome } = await alice.stage(await alice.create(bytesOf("group")), { add: [keyPackage] })
+  const { state: his } = await bob.join(welcome!, async () => secret)
+  const first = alice.describe(hers)
+  assert.equal(first.authenticator.length, 32)
+  assert.deepEqual(bob.describe(his).authenticator, first.authenticator)
+  const staged = await bob.stage(his, {})
+  const { state: next } = await alice.process(hers, staged.commit)
+  const second = alice.describe(next)
+  assert.deepEqual([second.epoch, second.authenticator], [first.epoch + 1, bob.describe(staged.state).authenticator])
+  assert.notDeepEqual(second.authenticator, first.authenticator)
+})

@@ -1,5 +1,5 @@
-// The page of recipes: its files arrive once, at whatever step the app is killed. internal/guide runs
-// the whole page.
+// The page of recipes: its files arrive once, at whatever step the app is killed, and its screen of safety
+// numbers says what has changed. internal/guide runs the whole page.
 
 import assert from "node:assert/strict"
 import { readFile, writeFile } from "node:fs/promises"
@@ -7,7 +7,7 @@ import { test } from "node:test"
 import ts from "typescript"
 import { Attachments, type FilePointer } from "../src/attachments.js"
 import type { Client } from "../src/client.js"
-import type { ConvoId } from "../src/ids.js"
+import { asDid, type ConvoId, type Did } from "../src/ids.js"
 import { MemoryStore, type Store } from "../src/store.js"
 import type { Transport } from "../src/transport.js"
 import { needsServer, newAccounts, transportOf } from "./support/dev.js"
@@ -21,15 +21,15 @@ interface Files {
   fileIn(content: Uint8Array | undefined): (FilePointer & { name: string }) | undefined
 }
 
-async function fromPage(name: string): Promise<Files> {
+async function fromPage<Exports>(name: string): Promise<Exports> {
   const page = await readFile(new URL("../../../../docs/clients/RECIPES.md", import.meta.url), "utf8")
   const source = page.split("```ts " + name + "\n")[1]?.split("```")[0]
   assert.ok(source, name)
   const options = { module: ts.ModuleKind.ES2022, target: ts.ScriptTarget.ES2022 }
   const { outputText } = ts.transpileModule(source.replace('"mlsd-client"', '"../src/index.js"'), { compilerOptions: options })
-  const path = new URL("recipe-files.js", import.meta.url)
+  const path = new URL(`recipe-${name.replace(/ts$/, "js")}`, import.meta.url)
   await writeFile(path, outputText)
-  return (await import(path.href)) as Files
+  return (await import(path.href)) as Exports
 }
 
 /** A way on which the process is killed at one of its calls, before the request or after it. */
@@ -47,7 +47,7 @@ function mortal(transport: Transport, store: KillingStore, calls: number): Trans
 }
 
 test("a file arrives once, at whatever step the app is killed", needsServer, async () => {
-  const { keepFile, sendFiles, fileIn } = await fromPage("files.ts")
+  const { keepFile, sendFiles, fileIn } = await fromPage<Files>("files.ts")
   const [one, two] = await newAccounts(2)
   assert.ok(one && two)
   const disk = new MemoryStore()
@@ -98,4 +98,38 @@ test("a file arrives once, at whatever step the app is killed", needsServer, asy
   assert.deepEqual(await disk.list("app/"), [], "nothing is kept any more")
   console.log(`${names.length} files, ${kills} kills: 0 lost, 0 doubled`)
   await bob.close()
+})
+
+/** The page's safety.ts. */
+interface Safety {
+  screenOf(store: Store, own: Person, other: Person): Promise<Screen>
+  confirm(store: Store, other: Person, screen: Screen): Promise<void>
+  scanned(screen: Screen, text: string): string
+}
+
+interface Person {
+  did: Did
+  keys: Uint8Array[]
+}
+
+interface Screen {
+  qr: string
+  digits: string
+  compared: string
+}
+
+test("the screen of a safety number says if the number has changed since people compared it", async () => {
+  const { screenOf, confirm, scanned } = await fromPage<Safety>("safety.ts")
+  const alice: Person = { did: asDid("did:plc:alice"), keys: [new Uint8Array(32).fill(1)] }
+  const bob: Person = { did: asDid("did:plc:bob"), keys: [new Uint8Array(32).fill(2)] }
+  const store = new MemoryStore()
+  const screen = await screenOf(store, alice, bob)
+  assert.equal(screen.compared, "never")
+  assert.match(screen.digits, /^([0-9]{5} ){11}[0-9]{5}$/)
+  const { qr } = await screenOf(new MemoryStore(), bob, alice)
+  assert.deepEqual([scanned(screen, qr), scanned(screen, qr.replace(":1:", ":2:")), scanned(screen, "https://example.com")], ["same", "otherVersion", "noNumber"])
+  await confirm(store, bob, screen)
+  assert.equal((await screenOf(store, alice, bob)).compared, "same")
+  const changed = await screenOf(store, alice, { ...bob, keys: [...bob.keys, new Uint8Array(32).fill(3)] })
+  assert.deepEqual([changed.compared, scanned(changed, qr)], ["differs", "differs"])
 })

@@ -158,6 +158,8 @@ func inGroup(group mlsclient.Group, r *request) answer {
 	switch r.Op {
 	case "encrypt":
 		return answer{Output: Must(group.Encrypt(r.Input))}
+	case "authenticator":
+		return answer{Output: group.Authenticator()}
 	case "groupInfo":
 		return answer{Output: Must(group.GroupInfo())}
 	case "process":

@@ -149,6 +149,7 @@ const methods = [
   ["account show", did, "status"],
   ["account block", did, "blocked"],
   ["account unblock", did, "blocked"],
+  ["account reactivate", did, "changed"],
   ["account limit", { ...did, "Per cent of what others have": "10", "How long, such as": "7d" }, "percent"],
   ["device revoke", device, "keyPackagesWithdrawn"],
   ["dispute end", { ...convo, "The epoch that the disputed commit created.": "8" }, "There is no convo"],
@@ -167,6 +168,7 @@ const methods = [
   ["log-key add", {}, "All nodes sign with it"],
   ["log-key retire", { "The key's id.": "99" }, "there is no key"],
   ["log-key withhold", { "The key's id.": "99" }, "there is no key"],
+  ["relay seek", { "The relay's address": "wss://relay.example.com", "The relay's number": "7" }, "never followed"],
   ["push retry", job, "There is no push job"],
   ["push drop", job, "There is no push job"],
 ]

@@ -2,8 +2,6 @@ import Foundation
 
 #if canImport(CryptoKit)
     import CryptoKit
-#else
-    import Glibc
 #endif
 
 /// Why a file cannot be encrypted or opened.
@@ -15,8 +13,7 @@ public enum FileCipherError: Error, Hashable {
 }
 
 /// AES-256-GCM with a nonce of 12 bytes; the tag of 16 bytes ends the ciphertext. Apple's systems have it in
-/// CryptoKit. Linux has OpenSSL's libcrypto, which FoundationNetworking needs too: it is looked up when
-/// it is used first, so that the package has no dependency.
+/// CryptoKit, Linux in libcrypto.
 enum FileCipher {
     static let keyBytes = 32
     static let nonceBytes = 12
@@ -93,13 +90,12 @@ enum FileCipher {
             static let loaded: Result<Library, FileCipherError> = Library().map(Result.success) ?? .failure(.noLibrary)
 
             private init?() {
-                let names = ["libcrypto.so.3", "libcrypto.so.1.1"]
-                guard let handle = names.lazy.compactMap({ dlopen($0, RTLD_NOW | RTLD_LOCAL) }).first else { return nil }
-                func find<Function>(_ name: String, _ type: Function.Type) -> Function? { dlsym(handle, name).map { unsafeBitCast($0, to: type) } }
-                guard let cipher = find("EVP_aes_256_gcm", New.self), let new = find("EVP_CIPHER_CTX_new", New.self),
-                    let free = find("EVP_CIPHER_CTX_free", Free.self), let begin = find("EVP_CipherInit_ex", Begin.self),
-                    let update = find("EVP_CipherUpdate", Update.self), let finish = find("EVP_CipherFinal_ex", Finish.self),
-                    let control = find("EVP_CIPHER_CTX_ctrl", Control.self)
+                guard let library = LibCrypto(),
+                    let cipher = library.find("EVP_aes_256_gcm", New.self), let new = library.find("EVP_CIPHER_CTX_new", New.self),
+                    let free = library.find("EVP_CIPHER_CTX_free", Free.self), let begin = library.find("EVP_CipherInit_ex", Begin.self),
+                    let update = library.find("EVP_CipherUpdate", Update.self),
+                    let finish = library.find("EVP_CipherFinal_ex", Finish.self),
+                    let control = library.find("EVP_CIPHER_CTX_ctrl", Control.self)
                 else { return nil }
                 (self.cipher, self.new, self.free, self.begin) = (cipher, new, free, begin)
                 (self.update, self.finish, self.control) = (update, finish, control)

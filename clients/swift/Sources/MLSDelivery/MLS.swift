@@ -25,6 +25,8 @@ public protocol MLSDevice: Sendable {
     func join(welcome: Data) async throws -> GroupState
     /// The group's epoch, or nil if the device does not have the group.
     func epoch(of groupID: Data) async throws -> Int?
+    /// The epoch_authenticator (§8.7) of the group's epoch, which is the same for all who are in the same group.
+    func epochAuthenticator(of groupID: Data) async throws -> Data
     func encrypt(_ plaintext: Data, in groupID: Data) async throws -> Data
     /// Reads the next entry of the log. Another member's commit discards a staged one. The bytes of
     /// the staged commit confirm it.

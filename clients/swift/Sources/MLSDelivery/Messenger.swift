@@ -197,6 +197,16 @@ public actor Messenger {
         return thread
     }
 
+    /// The code of a convo's group at the epoch that this device is in. Members compare it:
+    /// docs/clients/RECIPES.md. Errors: `unknownConvo`.
+    public func groupCode(of convo: String) async throws -> GroupCode {
+        let group = try await thread(convo).groupId
+        return try await turn.take { // both of one epoch
+            guard let epoch = try await self.mls.epoch(of: group) else { throw MessengerError.unknownConvo(convo) }
+            return try GroupCode(epoch: epoch, authenticator: await self.mls.epochAuthenticator(of: group))
+        }
+    }
+
     /// Throws if the text cannot be the id of a convo. Whether there is one that the device has not
     /// joined, such as a request, only the service knows.
     func checkID(_ convo: String) async throws {

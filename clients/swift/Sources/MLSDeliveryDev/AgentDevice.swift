@@ -69,6 +69,7 @@ public actor AgentDevice: MLSDevice {
         return GroupState(groupID: reply.group ?? Data(), epoch: reply.epoch ?? 0)
     }
     public func epoch(of groupID: Data) async throws -> Int? { try await ask("epoch", groupID).epoch }
+    public func epochAuthenticator(of groupID: Data) async throws -> Data { try await ask("authenticator", groupID).output ?? Data() }
     public func encrypt(_ plaintext: Data, in groupID: Data) async throws -> Data {
         try await change("encrypt", groupID, input: plaintext).output ?? Data()
     }

@@ -137,21 +137,12 @@ final class DevTests: XCTestCase {
     /// Two devices with a real MLS library: KeyPackages, a convo, a Welcome, messages both ways over the stream
     /// of events, a commit; then one replaces the group, and both go on in its successor.
     func testRealDevices() async throws {
-        guard let program = ProcessInfo.processInfo.environment["MLSD_AGENT"], !program.isEmpty else { throw XCTSkip("MLSD_AGENT is not set") }
-        let accounts = try await dev.accounts(2)
-        var phones: [Messenger] = []
-        for account in accounts {
-            let storage = try FileStorage(path: temporaryFolder() + "/store")
-            phones.append(try await Messenger(account: account, service: Service(dev.route(account)), storage: storage) {
-                try await AgentDevice.load($0, account: account, program: program)
-            })
-        }
-        let (alice, bob) = (phones[0], phones[1])
+        let (alice, bob) = try await twoDevices()
         let (aliceHears, bobHears) = await (alice.events(), bob.events())
         try await bob.start()
         try await stocked(bob)
         try await alice.start()
-        let created = try await alice.outbox.finished(alice.create(with: [accounts[1]]).id)
+        let created = try await alice.outbox.finished(alice.create(with: [bob.account]).id)
         let convo = try XCTUnwrap(created.answer(of: CreateConvo.self)).id
         for await event in bobHears {
             if case .request(convo) = event {
@@ -185,6 +176,41 @@ final class DevTests: XCTestCase {
         XCTAssertEqual(last, .reset)
         await alice.stop()
         await bob.stop()
+    }
+
+    /// Members of a convo have the same group code, and each commit makes another one.
+    func testGroupCode() async throws {
+        let (alice, bob) = try await twoDevices()
+        for phone in [alice, bob] { try await phone.start(listening: false) }
+        try await stocked(bob)
+        let created = try await alice.outbox.finished(alice.create(with: [bob.account]).id)
+        let convo = try XCTUnwrap(created.answer(of: CreateConvo.self)).id
+        try await bob.join(convo)
+        let first = try await alice.groupCode(of: convo)
+        let his = try await bob.groupCode(of: convo)
+        XCTAssertEqual(his, first)
+
+        let rotated = try await bob.rotate(convo)
+        _ = try await bob.outbox.finished(XCTUnwrap(rotated).id)
+        for phone in [alice, bob] { try await phone.sync(convo) }
+        let second = try await alice.groupCode(of: convo)
+        let hisSecond = try await bob.groupCode(of: convo)
+        XCTAssertEqual(hisSecond, second)
+        XCTAssertEqual(second.epoch, first.epoch + 1)
+        XCTAssertNotEqual(second.digits, first.digits)
+        for phone in [alice, bob] { await phone.stop() }
+    }
+
+    private func twoDevices() async throws -> (Messenger, Messenger) {
+        guard let program = ProcessInfo.processInfo.environment["MLSD_AGENT"], !program.isEmpty else { throw XCTSkip("MLSD_AGENT is not set") }
+        var phones: [Messenger] = []
+        for account in try await dev.accounts(2) {
+            let storage = try FileStorage(path: temporaryFolder() + "/store")
+            phones.append(try await Messenger(account: account, service: Service(dev.route(account)), storage: storage) {
+                try await AgentDevice.load($0, account: account, program: program)
+            })
+        }
+        return (phones[0], phones[1])
     }
 
     private func stocked(_ phone: Messenger) async throws {

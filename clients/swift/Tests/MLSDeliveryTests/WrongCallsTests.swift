@@ -58,6 +58,7 @@ final class WrongCallsTests: XCTestCase {
         ("accept nonsense", { try await $0.accept("nonsense") }),
         ("join nonsense", { try await $0.join("nonsense") }),
         ("read nonsense", { try await $0.sync("nonsense") }),
+        ("the group code of nonsense", { _ = try await $0.groupCode(of: "nonsense") }),
         (
             "a message of one's own making",
             { phone in

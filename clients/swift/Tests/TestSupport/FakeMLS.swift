@@ -80,6 +80,11 @@ public actor FakeMLS: MLSDevice {
     }
     public func create(groupID: Data) { set(groupID, Group()) }
     public func epoch(of groupID: Data) -> Int? { groups[groupID]?.epoch }
+    public func epochAuthenticator(of groupID: Data) throws -> Data {
+        var authenticator = groupID.prefix(32) + Data(count: 32 - min(groupID.count, 32))
+        authenticator[31] = UInt8(try group(groupID).epoch & 255)
+        return authenticator
+    }
     public func groupInfo(of groupID: Data) throws -> Data { try Self.state(groupID, group(groupID).epoch) }
 
     /// A fake Welcome or GroupInfo.

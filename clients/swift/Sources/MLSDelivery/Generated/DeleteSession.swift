@@ -2,10 +2,11 @@
 
 import Foundation
 
-/// End sessions, and the streams and tickets opened under them, on every node within a second.
-/// Called with a session, it ends that session. Called with a service-auth token, it ends all
-/// sessions of the caller, or those of one device. Repeating it with a service-auth token does
-/// nothing; a session that has ended cannot call.
+/// End sessions, and the streams and tickets opened under them, on every node: usually within a
+/// second, and after five at the latest, no node takes them. Called with a session, it ends that
+/// session. Called with a service-auth token, it ends all sessions of the caller, or those of one
+/// device. Repeating it with a service-auth token does nothing; a session that has ended cannot
+/// call.
 public enum DeleteSession: Procedure {
     public static let nsid = "blue.catbird.mls.deleteSession"
 

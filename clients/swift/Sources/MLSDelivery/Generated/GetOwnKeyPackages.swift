@@ -57,7 +57,7 @@ public enum GetOwnKeyPackages: Query {
         public var createdAt: Timestamp
         /// The device.
         public var deviceId: String
-        /// When its lifetime ends.
+        /// From when it is not handed out.
         public var expires: Timestamp
         /// KeyPackageRef (RFC 9420, section 5.2). Lower-case hex.
         public var keyPackageRef: String
@@ -65,8 +65,8 @@ public enum GetOwnKeyPackages: Query {
         public var lastResort: Bool
         /// available: others can get it. claimed: somebody has got it, and has not used it in a
         /// Welcome yet. consumed: a Welcome has used it. orphaned: it was claimed and not used in
-        /// time, and only its claimer can still use it. expired: its lifetime is over, or it was
-        /// withdrawn; nobody can use it.
+        /// time, and only its claimer can still use it. expired: its lifetime is nearly over, or
+        /// it was withdrawn; nobody can use it.
         public var state: State
         /// When it was claimed; absent if nobody has claimed it.
         public var claimedAt: Timestamp?

@@ -62,7 +62,8 @@ extension ErrorName {
     public static let invalidInvitation = Self(rawValue: "InvalidInvitation")
     /// The KeyPackage does not parse or fails verification.
     public static let invalidKeyPackage = Self(rawValue: "InvalidKeyPackage")
-    /// The ciphertext is not an application message or a proposal of this group and epoch.
+    /// The ciphertext is not an application message or a proposal of this group and epoch, or no
+    /// commit can contain the proposal.
     public static let invalidMessage = Self(rawValue: "InvalidMessage")
     /// The target is not valid, or this server does not support its kind.
     public static let invalidPushTarget = Self(rawValue: "InvalidPushTarget")

@@ -12,8 +12,8 @@ public enum PublishKeyPackage: Procedure {
         /// The KeyPackage, as an MLSMessage or bare; the limit counts characters. Base64 text:
         /// standard or URL-safe alphabet, padded or not.
         public var keyPackage: Base64Text
-        /// When to stop handing it out, at most 90 days ahead; absent: the end of its own
-        /// lifetime.
+        /// When to stop handing it out, at most 90 days ahead; absent: 24 and a half hours before
+        /// its own lifetime ends.
         public var expires: Timestamp?
         /// Names this attempt: a repeated request with the same key gets the first answer and has
         /// no second effect. 1 to 128 printable ASCII characters, preferably a UUIDv7. The key

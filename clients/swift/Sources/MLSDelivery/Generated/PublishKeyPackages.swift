@@ -42,8 +42,8 @@ public enum PublishKeyPackages: Procedure {
         /// The KeyPackage, as an MLSMessage or bare; the limit counts characters. Base64 text:
         /// standard or URL-safe alphabet, padded or not.
         public var keyPackage: Base64Text
-        /// When to stop handing it out, at most 90 days ahead; absent: the end of its own
-        /// lifetime.
+        /// When to stop handing it out, at most 90 days ahead; absent: 24 and a half hours before
+        /// its own lifetime ends.
         public var expires: Timestamp?
 
         public init(cipherSuite: String, keyPackage: Base64Text, expires: Timestamp? = nil) {
