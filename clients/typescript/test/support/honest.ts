@@ -7,6 +7,7 @@ import { AwayError } from "../../src/errors.js"
 import type { ConvoId, Did } from "../../src/ids.js"
 import { MemoryStore } from "../../src/store.js"
 import { newAccounts, serverURL } from "./dev.js"
+import { KillingStore } from "./killing.js"
 import type { Liar } from "./liar.js"
 import { bytesOf, hastyClock, openPhone, textsOf } from "./phone.js"
 
@@ -69,11 +70,15 @@ export class Honest {
   readonly clock = new PassingClock()
   client!: Client
   private readonly waiting = new Set<() => void>()
+  private readonly mortal: KillingStore
+  private crashAt: (heard: Heard) => boolean = () => false
 
   private constructor(
     readonly did: Did,
     private readonly store: MemoryStore,
-  ) {}
+  ) {
+    this.mortal = new KillingStore(store, Number.POSITIVE_INFINITY, false)
+  }
 
   /**
    * Opens a device of a new person, or the next life of a device, and follows its events. It is the one place
@@ -83,7 +88,7 @@ export class Honest {
     const [did] = before === undefined ? await newAccounts(1) : [before.did]
     const device = new Honest(did as Did, before?.store ?? new MemoryStore())
     const checks = logChecks(await serviceOf(serverURL()))
-    device.client = await openPhone(device.did, device.store, {
+    device.client = await openPhone(device.did, device.mortal, {
       transport: liar.way(device.did), logChecks: checks, clock: device.clock, events: device.events(), fullStock,
       ...device.questions(), ...options,
     })
@@ -149,13 +154,22 @@ export class Honest {
     return (await this.client.group(convo)).members.map(({ identity }) => identity)
   }
 
+  /** Lets the device crash when its app hears of something: nothing is stored after that. It returns after the crash. */
+  async crashes(at: (heard: Heard) => boolean): Promise<void> {
+    this.crashAt = at
+    await this.until(() => this.mortal.killed)
+    await this.client.close()
+  }
+
   /** A record of this device's store. */
   record(name: string): Promise<Uint8Array | undefined> {
     return this.store.read(name)
   }
 
   private hear(name: string, ...args: unknown[]): void {
-    this.heard.push({ name, args })
+    const heard: Heard = { name, args }
+    this.heard.push(heard)
+    if (this.crashAt(heard)) this.mortal.killed = true
     this.wake()
   }
 

@@ -24,8 +24,8 @@ export async function T1(liar: Liar, whose: Did): Promise<void> {
   liar.tell(({ body: { welcomeMessage } }, _, pass) => {
     if (welcomeMessage === undefined) return undefined
     return pass().then(async (answer) => {
-      const { state } = await device.join(fromBase64url(welcomeMessage), async () => secret)
-      liar.spy(device, state)
+      await device.join(fromBase64url(welcomeMessage), async () => secret).then(
+        ({ state }) => liar.spy(device, state), () => {}) // without the liar's device
       return answer
     })
   })
@@ -47,7 +47,7 @@ export async function T1foreign(liar: Liar, whose: Did, device: TsMls): Promise<
       stage.lead(did)
       liar.tell(stage.lie)
       return json(method === "createConvo" ? stage.view() : { convo: stage.view() })
-    }, () => pass())
+    }, () => pass()) // it is without the liar's device
   })
 }
 
