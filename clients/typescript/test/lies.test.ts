@@ -1,5 +1,6 @@
-// A delivery service that lies. A device of an honest person must not encrypt anything for the liar, must not do
-// what the liar wants in the person's name, and its app must hear of it: each test says it by what comes of the lie.
+// A delivery service that lies. A device of an honest person must not encrypt anything for the
+// liar, must not do what the liar wants in the person's name, and its app must hear of it: each
+// test says it by what comes of the lie.
 
 import assert from "node:assert/strict"
 import { test } from "node:test"
@@ -14,7 +15,10 @@ import {
 } from "./support/lies.js"
 import { deviceOf, Liar } from "./support/liar.js"
 
-/** The lies that the client does not see through yet, and what comes of them: take a row out to turn its test on. */
+/**
+ * The lies that the client does not see through yet, and what comes of them: take a row out to turn
+ * its test on.
+ */
 const believed: Record<string, string> = {
   "T1: the liar's KeyPackage stands in Bob's name": "the liar reads the message; the app hears nothing",
   "T1: Mallory's KeyPackage is handed out for Bob": "the liar reads the message; the app hears nothing",
@@ -43,7 +47,10 @@ const believed: Record<string, string> = {
 interface Outcome {
   /** The device to which the lie was told. */
   readonly victim: Honest
-  /** What is not true, and the client takes or tells as true. It is looked for after the app has heard of the lie. */
+  /**
+   * What is not true, and the client takes or tells as true. It is looked for after the app has
+   * heard of the lie.
+   */
   readonly untrue?: () => Promise<string | undefined>
 }
 
@@ -51,8 +58,9 @@ interface Outcome {
 const patience = 60_000
 
 /**
- * Whether the app has heard that something is wrong: a finding, a refusal, or a question to its person. It may hear
- * it a little after the message is sent. Of a lie that is believed nobody waits to hear.
+ * Whether the app has heard that something is wrong: a finding, a refusal, or a question to its
+ * person. It may hear it a little after the message is sent. Of a lie that is believed nobody waits
+ * to hear.
  */
 async function heard(app: Honest, isBelieved: boolean): Promise<boolean> {
   if (isBelieved || app.warnings.length > 0) return app.warnings.length > 0
@@ -340,7 +348,8 @@ lie("a stranger enters, whose account lists her device", async (liar) => {
   return { victim: alice }
 })
 
-// MLS cannot show a fork to those who are in one of its halves: people see it when they compare codes.
+// MLS cannot show a fork to those who are in one of its halves: people see it when they compare
+// codes.
 test("T9: two halves of a group have two codes", { ...needsServer, timeout: 2 * patience }, async () => {
   const liar = new Liar()
   const { alice, bob, convo } = await pair(liar)

@@ -21,8 +21,8 @@ export interface Heard {
 type Question = "decide"
 
 /**
- * Whether an app that hears this hears that something is wrong, asks its person, or is refused something. Each
- * function says it of its own arguments.
+ * Whether an app that hears this hears that something is wrong, asks its person, or is refused
+ * something. Each function says it of its own arguments.
  */
 const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[]) => boolean> = {
   onFinding: () => true,
@@ -54,7 +54,10 @@ const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[
   onWelcome: () => false,
 }
 
-/** So many KeyPackages that those who are added in a test leave enough: then the service asks for no more. */
+/**
+ * So many KeyPackages that those who are added in a test leave enough: then the service asks for no
+ * more.
+ */
 const fullStock = 24
 
 /** How a device is opened. */
@@ -81,8 +84,9 @@ export class Honest {
   }
 
   /**
-   * Opens a device of a new person, or the next life of a device, and follows its events. It is the one place
-   * where these tests open a client. Its account lists the device; a liar's devices are listed nowhere.
+   * Opens a device of a new person, or the next life of a device, and follows its events. It is the
+   * one place where these tests open a client. Its account lists the device; a liar's devices are
+   * listed nowhere.
    */
   static async open(liar: Liar, { before, ...options }: Settings = {}): Promise<Honest> {
     const [did] = before === undefined ? await newAccounts(1) : [before.did]
@@ -108,7 +112,10 @@ export class Honest {
     while (!look()) await new Promise<void>((resolve) => this.waiting.add(resolve))
   }
 
-  /** Does something that brings an event, and waits until the client has done what the event asks for. */
+  /**
+   * Does something that brings an event, and waits until the client has done what the event asks
+   * for.
+   */
   async after(act: () => unknown, type: string): Promise<void> {
     const from = this.heard.length
     await act()
@@ -116,7 +123,10 @@ export class Honest {
       name === "onReconnect" || (name === "onEvent" && (event as { type: string }).type === type)))
   }
 
-  /** Sends a message. It returns when the service has it, or when the app knows that it waits or is refused. */
+  /**
+   * Sends a message. It returns when the service has it, or when the app knows that it waits or is
+   * refused.
+   */
   async says(convo: ConvoId, text: string): Promise<void> {
     await (await this.begins(convo, text)).done
   }
@@ -154,7 +164,10 @@ export class Honest {
     return (await this.client.group(convo)).members.map(({ identity }) => identity)
   }
 
-  /** Lets the device crash when its app hears of something: nothing is stored after that. It returns after the crash. */
+  /**
+   * Lets the device crash when its app hears of something: nothing is stored after that. It returns
+   * after the crash.
+   */
   async crashes(at: (heard: Heard) => boolean): Promise<void> {
     this.crashAt = at
     await this.until(() => this.mortal.killed)
