@@ -18,6 +18,7 @@ import type { OpenSocket } from "./events-socket.js"
 import { ExternalCommits } from "./external-commits.js"
 import { type GroupCode, groupCode } from "./group-code.js"
 import type { LexValue } from "./json.js"
+import { safetyNumber, type SafetyNumber } from "./safety-number.js"
 import { deviceIdOf, KeyPackageStock } from "./keypackages.js"
 import { History, type HistoryEvents } from "./history.js"
 import { Locks, once } from "./locks.js"
@@ -820,6 +821,18 @@ export class Client {
   async signOut(): Promise<void> {
     await this.accounts.unlist(this.core.mls.signatureKey)
     for (const service of [undefined, ...this.core.services.leaving]) await this.stock.withdrawAt(this.core.services.at(service))
+  }
+
+  /**
+   * The safety number of this person and another one, of the devices that both accounts list now. People compare
+   * it by another way. It changes when a device is listed or goes.
+   *
+   * @throws AccountAwayError
+   * @throws CodeError if one of them lists no device
+   */
+  async safetyNumber(did: Did): Promise<SafetyNumber> {
+    const [own, other] = await Promise.all([this.accounts.keys(this.core.did), this.accounts.keys(did)])
+    return safetyNumber(this.core.did, own, did, other)
   }
 
   // The event stream

@@ -7,6 +7,7 @@ import { AwayError } from "../../src/errors.js"
 import type { ConvoId, Did } from "../../src/ids.js"
 import { MemoryStore } from "../../src/store.js"
 import { newAccounts, serverURL } from "./dev.js"
+import { KillingStore } from "./killing.js"
 import type { Liar } from "./liar.js"
 import { bytesOf, hastyClock, openPhone, textsOf } from "./phone.js"
 
@@ -20,8 +21,8 @@ export interface Heard {
 type Question = "decide"
 
 /**
- * Whether an app that hears this hears that something is wrong, asks its person, or is refused something. Each
- * function says it of its own arguments.
+ * Whether an app that hears this hears that something is wrong, asks its person, or is refused
+ * something. Each function says it of its own arguments.
  */
 const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[]) => boolean> = {
   onFinding: () => true,
@@ -53,7 +54,10 @@ const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[
   onWelcome: () => false,
 }
 
-/** So many KeyPackages that those who are added in a test leave enough: then the service asks for no more. */
+/**
+ * So many KeyPackages that those who are added in a test leave enough: then the service asks for no
+ * more.
+ */
 const fullStock = 24
 
 /** How a device is opened. */
@@ -69,21 +73,26 @@ export class Honest {
   readonly clock = new PassingClock()
   client!: Client
   private readonly waiting = new Set<() => void>()
+  private readonly mortal: KillingStore
+  private crashAt: (heard: Heard) => boolean = () => false
 
   private constructor(
     readonly did: Did,
     private readonly store: MemoryStore,
-  ) {}
+  ) {
+    this.mortal = new KillingStore(store, Number.POSITIVE_INFINITY, false)
+  }
 
   /**
-   * Opens a device of a new person, or the next life of a device, and follows its events. It is the one place
-   * where these tests open a client. Its account lists the device; a liar's devices are listed nowhere.
+   * Opens a device of a new person, or the next life of a device, and follows its events. It is the
+   * one place where these tests open a client. Its account lists the device; a liar's devices are
+   * listed nowhere.
    */
   static async open(liar: Liar, { before, ...options }: Settings = {}): Promise<Honest> {
     const [did] = before === undefined ? await newAccounts(1) : [before.did]
     const device = new Honest(did as Did, before?.store ?? new MemoryStore())
     const checks = logChecks(await serviceOf(serverURL()))
-    device.client = await openPhone(device.did, device.store, {
+    device.client = await openPhone(device.did, device.mortal, {
       transport: liar.way(device.did), logChecks: checks, clock: device.clock, events: device.events(), fullStock,
       ...device.questions(), ...options,
     })
@@ -103,7 +112,10 @@ export class Honest {
     while (!look()) await new Promise<void>((resolve) => this.waiting.add(resolve))
   }
 
-  /** Does something that brings an event, and waits until the client has done what the event asks for. */
+  /**
+   * Does something that brings an event, and waits until the client has done what the event asks
+   * for.
+   */
   async after(act: () => unknown, type: string): Promise<void> {
     const from = this.heard.length
     await act()
@@ -111,7 +123,10 @@ export class Honest {
       name === "onReconnect" || (name === "onEvent" && (event as { type: string }).type === type)))
   }
 
-  /** Sends a message. It returns when the service has it, or when the app knows that it waits or is refused. */
+  /**
+   * Sends a message. It returns when the service has it, or when the app knows that it waits or is
+   * refused.
+   */
   async says(convo: ConvoId, text: string): Promise<void> {
     await (await this.begins(convo, text)).done
   }
@@ -149,13 +164,25 @@ export class Honest {
     return (await this.client.group(convo)).members.map(({ identity }) => identity)
   }
 
+  /**
+   * Lets the device crash when its app hears of something: nothing is stored after that. It returns
+   * after the crash.
+   */
+  async crashes(at: (heard: Heard) => boolean): Promise<void> {
+    this.crashAt = at
+    await this.until(() => this.mortal.killed)
+    await this.client.close()
+  }
+
   /** A record of this device's store. */
   record(name: string): Promise<Uint8Array | undefined> {
     return this.store.read(name)
   }
 
   private hear(name: string, ...args: unknown[]): void {
-    this.heard.push({ name, args })
+    const heard: Heard = { name, args }
+    this.heard.push(heard)
+    if (this.crashAt(heard)) this.mortal.killed = true
     this.wake()
   }
 

@@ -1,5 +1,5 @@
-// A delivery service that lies: a real one, behind somebody who changes its answers and events, makes up others,
-// and has devices of his own. lies.test.ts says which lies there are.
+// A delivery service that lies: a real one, behind somebody who changes its answers and events,
+// makes up others, and has devices of his own. lies.test.ts says which lies there are.
 
 import assert from "node:assert/strict"
 import { randomBytes, randomUUID } from "node:crypto"
@@ -19,7 +19,10 @@ import type { Honest } from "./honest.js"
 import { suite } from "./phone.js"
 import * as mls from "#lexicons"
 
-/** What the liar says to a call of a person, or `undefined` to say nothing. `pass` asks for the truth. */
+/**
+ * What the liar says to a call of a person, or `undefined` to say nothing. `pass` asks for the
+ * truth.
+ */
 export type Lie = (call: Said, did: Did, pass: () => Promise<string>) => Promise<string> | undefined
 
 /** A call, as the liar reads it. */
@@ -107,7 +110,9 @@ export class Liar {
     return keyPackages.map(({ keyPackage }) => fromBase64url(keyPackage))
   }
 
-  /** Lets a device of the liar listen with the group that it has: it reads what people send to that. */
+  /**
+   * Lets a device of the liar listen with the group that it has: it reads what people send to that.
+   */
   spy(device: TsMls, state: Uint8Array): void {
     this.spies.unshift({ device, state })
   }
@@ -251,8 +256,9 @@ export interface Scene {
 }
 
 /**
- * A convo that only the liar has, or another course of a real one. A person's device gets the truth until it
- * has gone astray: by a Welcome, an external commit, or {@link lead}. From then on the liar is its service.
+ * A convo that only the liar has, or another course of a real one. A person's device gets the truth
+ * until it has gone astray: by a Welcome, an external commit, or {@link lead}. From then on the
+ * liar is its service.
  */
 export class Stage {
   readonly convo: ConvoId
@@ -336,7 +342,8 @@ export class Stage {
     return json({ newEpoch: this.epoch, seq })
   }
 
-  // take takes what belongs to the group on the stage. What a device writes to another one is the truth's.
+  // take takes what belongs to the group on the stage. What a device writes to another one is the
+  // truth's.
   private async take(did: Did, type: "application" | "commit", bytes: Uint8Array, pass: () => Promise<string>): Promise<string> {
     const { epoch } = await headerOf(bytes)
     if (epoch !== this.epoch) return pass()

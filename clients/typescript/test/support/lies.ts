@@ -1,5 +1,5 @@
-// The lies that a delivery service can tell, by the numbers of the findings that showed them. Each changes what a
-// {@link Liar} says, and can be told together with others.
+// The lies that a delivery service can tell, by the numbers of the findings that showed them. Each
+// changes what a {@link Liar} says, and can be told together with others.
 
 import { ed25519 } from "@noble/curves/ed25519.js"
 import assert from "node:assert/strict"
@@ -24,14 +24,17 @@ export async function T1(liar: Liar, whose: Did): Promise<void> {
   liar.tell(({ body: { welcomeMessage } }, _, pass) => {
     if (welcomeMessage === undefined) return undefined
     return pass().then(async (answer) => {
-      const { state } = await device.join(fromBase64url(welcomeMessage), async () => secret)
-      liar.spy(device, state)
+      await device.join(fromBase64url(welcomeMessage), async () => secret).then(
+        ({ state }) => liar.spy(device, state), () => {}) // without the liar's device
       return answer
     })
   })
 }
 
-/** The KeyPackage of a device of another account is handed out for a person, and the service takes the commit. */
+/**
+ * The KeyPackage of a device of another account is handed out for a person, and the service takes
+ * the commit.
+ */
 export async function T1foreign(liar: Liar, whose: Did, device: TsMls): Promise<void> {
   const { keyPackage, secret } = await device.keyPackage(true)
   liar.tell(({ method, params, body }, did, pass) => {
@@ -47,7 +50,7 @@ export async function T1foreign(liar: Liar, whose: Did, device: TsMls): Promise<
       stage.lead(did)
       liar.tell(stage.lie)
       return json(method === "createConvo" ? stage.view() : { convo: stage.view() })
-    }, () => pass())
+    }, () => pass()) // it is without the liar's device
   })
 }
 
@@ -74,8 +77,8 @@ async function sayWelcome(liar: Liar, convoId: ConvoId, victim: Honest): Promise
 }
 
 /**
- * The Welcome of a last-resort KeyPackage comes again. Call it before the person joins, and what it returns once
- * the group has gone on: a spy who is not in it any more has the group of the Welcome.
+ * The Welcome of a last-resort KeyPackage comes again. Call it before the person joins, and what it
+ * returns once the group has gone on: a spy who is not in it any more has the group of the Welcome.
  */
 export function T4(liar: Liar, convo: ConvoId, victim: Honest): () => Promise<void> {
   let welcome: Uint8Array | undefined
@@ -95,7 +98,10 @@ export function T4(liar: Liar, convo: ConvoId, victim: Honest): () => Promise<vo
   }
 }
 
-/** For the external commit of a rejoin there is the GroupInfo of another group, which the liar has made. */
+/**
+ * For the external commit of a rejoin there is the GroupInfo of another group, which the liar has
+ * made.
+ */
 export async function T5(liar: Liar, convo: ConvoId, victim: Honest, member: Did): Promise<void> {
   const made = await madeGroup(liar, await deviceOf(member), await liar.keyPackagesOf(victim.did, member))
   liar.tell(new Stage(liar, { ...made, convo, people: [victim.did] }).lie)
@@ -107,7 +113,9 @@ export async function T6(liar: Liar, convoId: ConvoId, victim: Honest, device: T
   liar.say(victim.did, "resetEvent", { convoId, seq: 0, epoch: 1, by: others[0] ?? victim.did, reason: "forked", successorConvoId })
 }
 
-/** The same as {@link T6}, said only by the refusal of messages, as a device hears it that was away. */
+/**
+ * The same as {@link T6}, said only by the refusal of messages, as a device hears it that was away.
+ */
 export async function T6closed(
   liar: Liar, convo: ConvoId, victim: Honest, device: TsMls, others: readonly Did[] = [],
 ): Promise<ConvoId> {
@@ -150,12 +158,20 @@ export function T8(liar: Liar, convo: ConvoId, victim: Honest, by: Did): void {
     if (method === "getLogHead") return Promise.reject(new XrpcError(503, "ServiceUnavailable", "there is no head now"))
     if (method !== "getMessages") return undefined
     return changed<mls.getMessages.$OutputBody>(pass, ({ messages, ...rest }) => ({
-      ...rest, messages: messages.map((one) => (one.messageType === "application" ? { ...one, sender: by } : one)),
+      ...rest, messages: messages.map((one) => saidBy(one, by)),
     }))
   })
 }
 
-/** The convo goes on twice: what a person does from now on, the others are not shown, and the other way round. */
+// saidBy shows a message as somebody else's.
+function saidBy(entry: Entry, sender: Did): Entry {
+  return entry.messageType === "application" ? { ...entry, sender } : entry
+}
+
+/**
+ * The convo goes on twice: what a person does from now on, the others are not shown, and the other
+ * way round.
+ */
 export async function T9(liar: Liar, convoId: ConvoId, victim: Honest): Promise<void> {
   const { epoch, groupId, lastSeq = 0 } = (await liar.as(victim.did).query(mls.getConvo.main, { convoId })).convo
   const stage = new Stage(liar, { convo: convoId, groupId: fromHex(groupId), epoch, people: [victim.did], from: lastSeq })
@@ -164,20 +180,28 @@ export async function T9(liar: Liar, convoId: ConvoId, victim: Honest): Promise<
   liar.tell(stage.lie)
 }
 
-/** What the service has acknowledged to a person is shown as somebody else's, and the first head agrees with that. */
+/**
+ * What the service has acknowledged to a person is shown as somebody else's, and the first head
+ * agrees with that.
+ */
 export async function T10(liar: Liar, convo: ConvoId, victim: Honest, by: Did): Promise<void> {
   const shown = new Map<number, Entry>()
-  const log = new SignedLog((await liar.as(victim.did).transport.call({ method: "blue.catbird.mls.getLogHead", params: new URLSearchParams({ convoId: convo }) })))
+  const log = new SignedLog(await headOf(liar, convo, victim))
   liar.tell(({ method, convo: of }, did, pass) => {
     if (of !== convo || did !== victim.did) return undefined
     if (method === "getLogHead") return log.head(convo, [...shown.values()])
     if (method !== "getMessages") return undefined
     return changed<mls.getMessages.$OutputBody>(pass, ({ messages, ...rest }) => {
-      const changed = messages.map((one) => (one.messageType === "application" ? { ...one, sender: by } : one))
-      for (const one of changed) shown.set(one.seq, one)
-      return { ...rest, messages: changed }
+      const ours = messages.map((one) => saidBy(one, by))
+      for (const one of ours) shown.set(one.seq, one)
+      return { ...rest, messages: ours }
     })
   })
+}
+
+// headOf is the real answer to getLogHead.
+function headOf(liar: Liar, convoId: ConvoId, { did }: Honest): Promise<string> {
+  return liar.as(did).transport.call({ method: mls.getLogHead.main.nsid, params: new URLSearchParams({ convoId }) })
 }
 
 /** A log that the liar signs, with a key of its own: nobody has asked the real service before. */
@@ -214,11 +238,13 @@ class SignedLog {
   }
 }
 
-/** The newest entries of a convo are withheld from a person, who gets the same head again and again. */
+/**
+ * The newest entries of a convo are withheld from a person, who gets the same head again and again.
+ */
 export async function T11(liar: Liar, convo: ConvoId, victim: Honest): Promise<void> {
   const api = liar.as(victim.did)
   const { lastSeq = 0 } = (await api.query(mls.getConvo.main, { convoId: convo })).convo
-  const last = await api.transport.call({ method: "blue.catbird.mls.getLogHead", params: new URLSearchParams({ convoId: convo }) })
+  const last = await headOf(liar, convo, victim)
   liar.silence(victim.did)
   liar.tell(({ method, convo: of }, did, pass) => {
     if (of !== convo || did !== victim.did) return undefined
@@ -236,15 +262,18 @@ export function T12(liar: Liar, convoId: ConvoId, victim: Honest, did: Did): voi
 }
 
 /**
- * For a rejoin there is an old GroupInfo, with a member who was removed since. Call it while the member is in the
- * group, and what it returns before the rejoin.
+ * For a rejoin there is an old GroupInfo, with a member who was removed since. Call it while the
+ * member is in the group, and what it returns before the rejoin.
  */
 export async function staleGroupInfo(liar: Liar, convoId: ConvoId, victim: Honest): Promise<() => void> {
   const { groupInfo, epoch } = await liar.as(victim.did).query(mls.getGroupInfo.main, { convoId })
   return () => liar.tell(new Stage(liar, { convo: convoId, groupId: new Uint8Array(), epoch, people: [victim.did], groupInfo }).lie)
 }
 
-/** A Welcome for another convo of the same people, in which somebody else is too, comes as that for this one. */
+/**
+ * A Welcome for another convo of the same people, in which somebody else is too, comes as that for
+ * this one.
+ */
 export async function welcomeOfAnother(liar: Liar, convo: ConvoId, victim: Honest, another: ConvoId): Promise<void> {
   const { welcome } = await liar.as(victim.did).query(mls.getWelcome.main, { convoId: another, deviceId: await victim.client.deviceId() })
   liar.tell(new Stage(liar, {
