@@ -9,7 +9,7 @@ import { hex } from "../src/bytes.js"
 import type { ConvoId } from "../src/ids.js"
 import { names } from "../src/records.js"
 import { needsServer } from "./support/dev.js"
-import { type Heard, Honest } from "./support/honest.js"
+import { Honest } from "./support/honest.js"
 import {
   staleGroupInfo, strangerEnters, T1, T10, T11, T12, T1foreign, T2, T3, T4, T5, T6, T6closed, T7, T8, T9, welcomeOfAnother, withheld,
 } from "./support/lies.js"

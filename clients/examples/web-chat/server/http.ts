@@ -9,6 +9,8 @@ import type { Service } from "./processes.js"
 
 /** What the page asks first. */
 export interface World {
+  /** The URL of the PLC directory, which names people's PDSes. */
+  readonly directory: string
   readonly running: boolean
   /** With two services: whether the line between them is cut. */
   readonly cut?: boolean
@@ -44,6 +46,7 @@ export class Web {
     /** The service that can be killed, if there is only one. */
     private readonly service: Service | undefined,
     private readonly people: readonly Person[],
+    private readonly directory: string,
   ) {}
 
   /** Answers the requests of a server. */
@@ -72,7 +75,7 @@ export class Web {
   private async world(request: IncomingMessage, response: ServerResponse): Promise<void> {
     if (request.method === "POST") await this.change(JSON.parse((await read(request)).toString()) as Change)
     const world: World = {
-      running: this.service?.running ?? true, ...(this.service === undefined && { cut: this.pds.cut }),
+      directory: this.directory, running: this.service?.running ?? true, ...(this.service === undefined && { cut: this.pds.cut }),
       people: this.people.map((person) => ({ ...person, ...(this.pds.line(person.did) ?? { online: true, loses: false }) })),
     }
     response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(world))

@@ -44,7 +44,7 @@ export async function start(binaries: string, wanted: number, services: 1 | 2 = 
   const [first, ...others] = service === undefined ? await network.services() : [service]
   if (first === undefined) throw new Error("mlsd-dev names no services")
   const pds = new Pds(network, [first, ...others], people)
-  new Web(pds, service, people).serve(server)
+  new Web(pds, service, people, network.url).serve(server)
   const stop = async () => {
     server.close()
     server.closeAllConnections()

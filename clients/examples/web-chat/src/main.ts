@@ -23,7 +23,8 @@ function pdsOf({ did }: Person): PdsAgent {
 async function openPhoneOf(person: Person, events: ClientEvents): Promise<Phone> {
   const way = (service: string) => new PdsTransport(pdsOf(person), `${service}#atproto_mls`)
   const services = world.cut === undefined ? undefined : { home: asDid(person.home), way }
-  const phone = await openPhone(asDid(person.did), way(person.home), events, services)
+  const account = { agent: pdsOf(person), directory: world.directory }
+  const phone = await openPhone(asDid(person.did), account, way(person.home), events, services)
   if (services !== undefined) await phone.client.publishProfile(pdsOf(person))
   return phone
 }

@@ -39,7 +39,7 @@ async function chat(session: OAuthSession): Promise<void> {
   const direct = new URLSearchParams(location.search).get("way") === "direct"
   const way = direct ? directly(session, settings) : throughPds(session, settings)
   const pane = new Pane({ name: person.handle, did: person.did, home }, { name: other.handle, did: other.did, home },
-    (events) => openPhone(asDid(session.did), way, events))
+    (events) => openPhone(asDid(session.did), { agent: session, directory: settings.directory }, way, events))
   const pds = button("Through the PDS", () => (location.search = ""), { "aria-pressed": String(!direct) })
   const service = button("Directly", () => void goDirectly(session), { "aria-pressed": String(direct) })
   const out = button("Sign out", () => void session.signOut().then(() => (location.search = ""), fail), { class: "link" })

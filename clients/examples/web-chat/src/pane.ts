@@ -136,6 +136,8 @@ export class Pane {
         if (change === "failed") this.events.add("commit", `of epoch ${epoch} could not be processed: this device enters the group again`)
         if (change === "returned") this.events.add("commit", "this device is in the group again")
       },
+      onDevice: (_, { change, did }) => this.events.add("device", `of ${did}: ${change}`),
+      onFinding: (_, { sentence }) => this.fail(sentence),
       onConnect: () => this.connected(true, ""),
       onReconnect: (err) => this.connected(false, describeFailure(err)),
       onLost: () => this.chat?.reset(),
