@@ -154,10 +154,13 @@ func TestWhoSharesAConvo(t *testing.T) {
 
 // refusals make bob a person that alice cannot invite.
 var refusals = map[string]func(bob, alice *user){
-	"blocked":        func(bob, alice *user) { bob.blocks(alice) },
-	"nobody":         func(bob, _ *user) { bob.policy("nobody") },
-	"shared":         func(bob, _ *user) { bob.policy("shared") },
-	"no KeyPackages": func(bob, _ *user) { bob.w.exec(`DELETE FROM key_packages WHERE did = $1`, bob.did()) },
+	"blocked": func(bob, alice *user) { bob.blocks(alice) },
+	"nobody":  func(bob, _ *user) { bob.policy("nobody") },
+	"shared":  func(bob, _ *user) { bob.policy("shared") },
+	"no KeyPackages": func(bob, _ *user) {
+		bob.w.exec(`DELETE FROM key_packages WHERE did = $1`, bob.did())
+		bob.w.exec(`DELETE FROM idempotency_keys WHERE nsid = $1`, mlsapi.NSIDGetKeyPackages) // of their claims
+	},
 }
 
 // A person that has blocked the caller, one whose policy leaves the caller out and one without

@@ -16,6 +16,7 @@ type peer struct {
 	t       *testing.T
 	server  net.Addr
 	address net.IP
+	waits   <-chan struct{} // one for each connection that the server counts as new or idle
 }
 
 func (p peer) dial() net.Conn {
@@ -25,6 +26,7 @@ func (p peer) dial() net.Conn {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { c.Close() })
+	<-p.waits
 	return c
 }
 
@@ -36,13 +38,14 @@ func (p peer) write(c net.Conn, text string) {
 	}
 }
 
-// read reads the whole answer: the connection is idle then.
+// read reads the whole answer, and waits until the server counts the connection as idle.
 func (p peer) read(c net.Conn) {
 	p.t.Helper()
 	got := make([]byte, len(answered))
 	if _, err := io.ReadFull(c, got); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 200") {
 		p.t.Fatalf("the answer is %q, %v", got, err)
 	}
+	<-p.waits
 }
 
 // idle opens a connection, and sends a request.
@@ -79,7 +82,13 @@ func served(t *testing.T, proxies ...netip.Prefix) (at func(address string) peer
 	}), proxies, slog.New(slog.DiscardHandler))
 	bounds := newWaiting(proxies)
 	bounds.most, bounds.maxOfAddress = 6, 3
-	s.ConnState = bounds.changed
+	waits := make(chan struct{}, 100)
+	s.ConnState = func(c net.Conn, state http.ConnState) {
+		bounds.changed(c, state)
+		if state == http.StateNew || state == http.StateIdle {
+			waits <- struct{}{}
+		}
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +96,7 @@ func served(t *testing.T, proxies ...netip.Prefix) (at func(address string) peer
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = s.Serve(l) }()
 	t.Cleanup(func() { s.Close(); <-ended })
-	return func(address string) peer { return peer{t, l.Addr(), net.ParseIP(address)} }, begun, release
+	return func(address string) peer { return peer{t, l.Addr(), net.ParseIP(address), waits} }, begun, release
 }
 
 // S13: of the connections of one address that wait for a request, the one that waits longest is
