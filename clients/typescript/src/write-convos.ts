@@ -86,7 +86,8 @@ const reset: Kind = {
     const { convoId, groupId, reason, claim } = write.content as unknown as ResetContent
     const { convo } = await parts.api.queryOnce(mls.getConvo.main, { convoId })
     if (convo.successorConvoId) throw new XrpcError(409, "ConvoClosed", `it was reset; successorConvoId=${convo.successorConvoId}`)
-    const others = convo.members.map(({ did }) => didOf(did) as Did).filter((did) => did !== parts.did)
+    const people = peopleIn(await groupOf(parts, convoId)) // the roster is only the service's word
+    const others = convo.members.map(({ did }) => didOf(did) as Did).filter((did) => did !== parts.did && people.includes(did))
     const { packages, receipts } = await claimPackages(parts, others, claim, convoId, true)
     return found(parts, groupId, packages, receipts, (group) => sealed(parts, mls.resetConvo.main, { convoId, reason, ...group }))
   },
