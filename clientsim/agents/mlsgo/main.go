@@ -69,6 +69,7 @@ type answer struct {
 	Group     []byte   `json:"group,omitempty"`
 	Epoch     *uint64  `json:"epoch,omitempty"`
 	DeviceID  string   `json:"deviceId,omitempty"`
+	Key       []byte   `json:"signatureKey,omitempty"`
 	Suite     string   `json:"suite,omitempty"`
 	Kind      string   `json:"kind,omitempty"` // commit, proposal, application
 	Commit    []byte   `json:"commit,omitempty"`
@@ -127,8 +128,9 @@ func (a *agent) load(r *request) answer {
 	} else {
 		a.device = Must(mlsclient.NewDevice(r.Identity, mlsclient.SuiteX25519))
 	}
-	id := sha256.Sum256(a.device.SignatureKey())
-	return answer{DeviceID: hex.EncodeToString(id[:]), Suite: mlsclient.SuiteX25519.Name()}
+	key := a.device.SignatureKey()
+	id := sha256.Sum256(key)
+	return answer{DeviceID: hex.EncodeToString(id[:]), Key: key, Suite: mlsclient.SuiteX25519.Name()}
 }
 
 func (a *agent) keyPackages(r *request) (got answer) {

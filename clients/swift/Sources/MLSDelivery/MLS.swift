@@ -8,6 +8,8 @@ import Foundation
 /// depend on it. So after a kill the device is in the state of the last write, and reads or joins
 /// the same bytes again. All objects are MLSMessages.
 public protocol MLSDevice: Sendable {
+    /// The public signature key, as in the device's leaves.
+    var signatureKey: Data { get async throws }
     /// SHA-256 of the public signature key, in lower-case hexadecimal.
     var deviceID: String { get async throws }
     /// The registered name of the suite of its KeyPackages and of the groups that it creates.

@@ -52,6 +52,7 @@ extension Messenger {
 
     /// Enters a convo of the account by external commit, and reads on from there.
     func rejoin(_ convo: String) async throws {
+        try await listDevice()
         let info = try await ask(GetGroupInfo.self, .init(convoId: convo)).groupInfo.data
         let write = try await turn.take {
             let draft = try await self.draftExternal(convo, info)

@@ -17,10 +17,7 @@ extension Messenger {
         formatter.formatOptions = [.withInternetDateTime, .withFractionalSeconds]
         let record = ["$type": collection, "deliveryService": home.rawValue, "createdAt": formatter.string(from: surroundings.now())]
         let body: [String: Any] = ["repo": account.rawValue, "collection": collection, "rkey": "self", "record": record]
-        let route = Route(base: pds.base, renew: pds.renew) { // the PDS is to take the call itself
-            try await pds.headers($0).filter { $0.key.lowercased() != "atproto-proxy" }
-        }
-        _ = try await Service(route, transport: service.transport).post(nsid, body: JSONSerialization.data(withJSONObject: body))
+        _ = try await Service(pds.toPDS, transport: service.transport).post(nsid, body: JSONSerialization.data(withJSONObject: body))
     }
 
     // MARK: Inviting

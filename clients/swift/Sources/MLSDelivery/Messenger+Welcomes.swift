@@ -110,10 +110,11 @@ extension Messenger {
     public static let stock = 100
     static let packagesLane = "keypackages"
 
-    /// Publishes KeyPackages if the service has too few of this device, and a last-resort one if it has none.
+    /// Lists this device in its account, and publishes KeyPackages if the service has too few of this device, and a last-resort one if it has none.
     /// Through the outbox: a lost answer costs nothing. The first time it also withdraws those whose private
     /// halves the device has lost.
     public func restock(atLeast: Int = 0) async throws {
+        try await listDevice()
         let device = try await mls.deviceID
         try await withdrawLost(of: device)
         let stats = try await ask(GetKeyPackageStats.self, .init(deviceId: device))

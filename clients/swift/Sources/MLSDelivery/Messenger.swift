@@ -62,6 +62,9 @@ public actor Messenger {
     /// home. For `Attachments`, and for calls of the app.
     public nonisolated let service: Service
     let services: Services
+    let accounts: any Accounts
+    private let deviceName: String?
+    private var listed: Task<Void, any Error>?
     let mls: any MLSDevice
     let records: Records
     let surroundings: Surroundings
@@ -81,10 +84,12 @@ public actor Messenger {
     private var syncing: [String: Bool] = [:] // convos that are read now; true: read once more
     private var listeners: [UUID: AsyncStream<MessengerEvent>.Continuation] = [:]
 
-    /// `service` is the person's home. Without `others` it is the only service. `load` makes the MLS device from
-    /// its stored state, the values whose names begin with `mls/`.
+    /// `service` is the person's home. Without `others` it is the only service. `accounts` say whose key a device has:
+    /// ``ATProtoAccounts``. `deviceName` is the device's name in its account's record, which everybody can read.
+    /// `load` makes the MLS device from its stored state, the values whose names begin with `mls/`.
     public init(
-        account: DID, service home: Service, others: OtherServices? = nil, storage: any Storage, surroundings: Surroundings = .init(),
+        account: DID, service home: Service, others: OtherServices? = nil, accounts: any Accounts, deviceName: String? = nil,
+        storage: any Storage, surroundings: Surroundings = .init(),
         load: @Sendable ([String: Data]) async throws -> any MLSDevice
     ) async throws {
         var values = try await storage.load()
@@ -93,6 +98,7 @@ public actor Messenger {
             for (name, value) in moved { values[name] = value }
         }
         self.account = account
+        (self.accounts, self.deviceName) = (accounts, deviceName)
         self.surroundings = surroundings
         records = Records(storage, values)
         mls = try await load(values.filter { $0.key.hasPrefix("mls/") })
@@ -124,6 +130,7 @@ public actor Messenger {
         let outboxEvents = await outbox.events()
         tasks[UUID()] = Task { for await event in outboxEvents { await self.follow(event) } }
         await outbox.start()
+        later { try await $0.listDevice() }
         try await goOnAgain()
         for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
         try await resumeServices()
@@ -182,6 +189,41 @@ public actor Messenger {
                 try await surroundings.sleep(surroundings.backoff(after: attempts, error))
                 attempts += 1
             }
+        }
+    }
+
+    // MARK: The own device
+
+    /// Lists this device in its account's repository, once in a life of the messenger: others use no device without
+    /// that. A device that was listed before goes on while the PDS is away. Errors: those of ``Accounts/list(_:)``.
+    func listDevice() async throws {
+        if let listed { return try await listed.value }
+        let task = Task { try await self.listNow() }
+        listed = task
+        do { try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() } } catch {
+            listed = nil
+            throw error
+        }
+    }
+
+    private func listNow() async throws {
+        let isListed = await records.data(Name.listed) != nil
+        do {
+            try await accounts.list(ListedDevice(key: mls.signatureKey, cipherSuite: mls.cipherSuite, name: deviceName))
+            if !isListed { try await records.write([Name.listed: Data()]) }
+        } catch where isListed && !(error is CancellationError) && RetryRule.verdict(on: error) == .again {}
+    }
+
+    /// Takes this device out of the person's account, and its KeyPackages from the services: nobody encrypts for it
+    /// any more, and another device of the person, or who may remove people, takes it out of the groups. Stop the
+    /// messenger after it, and delete the storage.
+    public func signOut() async throws {
+        try await accounts.unlist(mls.signatureKey)
+        try await records.write([Name.listed: nil])
+        let device = try await mls.deviceID
+        for home in try await [services.home] + services.former().map(\.service) {
+            let stock = try await keyPackages(of: device, at: home).filter { [.available, .orphaned].contains($0.state) }
+            try await withdraw(stock.map(\.keyPackageRef), of: device, at: home)
         }
     }
 
@@ -247,6 +289,7 @@ public actor Messenger {
     @discardableResult
     public func create(with members: [DID], metadata: Defs.ConvoMetadata? = nil) async throws -> Write {
         try CreateConvo.Input(cipherSuite: "", groupId: "", initialMembers: members, metadata: metadata).check()
+        try await listDevice()
         let claimed = try await claim(members, convo: nil)
         return try await turn.take {
             let group = try await self.startGroup(claimed.packages)

@@ -86,6 +86,8 @@ enum Name {
     /// The place in the stream of a service. nil: of the only one.
     static func cursor(_ service: DID?) -> String { service.map { cursor + "/" + $0.rawValue } ?? cursor }
     static let pushTarget = "push target"
+    /// Set once the account has listed this device.
+    static let listed = "listed"
     static func own(_ digest: Data) -> String { "own/" + hexadecimal(digest) }
     static func loose(_ convo: String, _ digest: Data) -> String { "loose/" + convo + "/" + hexadecimal(digest) }
 }

@@ -6,6 +6,7 @@ import MLSDelivery
 /// A device of a real MLS library, mls-go, for tests and first steps: the library runs in the process
 /// `clientsim/agents/mlsgo`. Its whole state is one value in the storage, `mls/device`.
 public actor AgentDevice: MLSDevice {
+    public let signatureKey: Data
     public let deviceID: String
     public let cipherSuite: String
     private let agent: AgentProcess
@@ -18,6 +19,7 @@ public actor AgentDevice: MLSDevice {
         var refs: [String]?
         var group: Data?
         var epoch: Int?
+        var signatureKey: Data?
         var deviceId: String?
         var suite: String?
         var kind: String?
@@ -30,6 +32,7 @@ public actor AgentDevice: MLSDevice {
 
     private init(_ agent: AgentProcess, _ loaded: Reply) {
         self.agent = agent
+        signatureKey = loaded.signatureKey ?? Data()
         (deviceID, cipherSuite) = (loaded.deviceId ?? "", loaded.suite ?? "")
     }
 

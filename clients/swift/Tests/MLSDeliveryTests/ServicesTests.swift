@@ -1,3 +1,4 @@
+import MLSDeliveryDev
 import TestSupport
 import XCTest
 
@@ -24,7 +25,7 @@ final class ServicesTests: XCTestCase {
             return service(servers[did]!, life)
         }
         return try await Messenger(
-            account: OutboxTests.account, service: service(servers[home]!, life), others: others, storage: MortalStorage(storage, life),
+            account: OutboxTests.account, service: service(servers[home]!, life), others: others, accounts: UncheckedAccounts(), storage: MortalStorage(storage, life),
             surroundings: surroundings ?? simulated(seed: seed, life: life)
         ) { try FakeMLS($0, device: "phone", seed: seed) }
     }

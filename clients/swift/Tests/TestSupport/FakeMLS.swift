@@ -14,6 +14,7 @@ public actor FakeMLS: MLSDevice {
     }
 
     public let deviceID: String
+    public var signatureKey: Data { Data(deviceID.utf8) }
     public let cipherSuite = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
     private var groups: [Data: Group] = [:]
     private var changed: Set<Data> = []
