@@ -68,7 +68,7 @@ extension Messenger {
         if kept.joined { return true }
         let failure: String? = try await turn.take {
             let state: GroupState
-            do { state = try await self.mls.join(welcome: kept.welcome) } catch {
+            do { state = try await self.mls.join(welcome: kept.welcome, if: { _ in }) } catch {
                 try await self.records.write(self.mls.takeChanges())
                 return String(describing: error)
             }

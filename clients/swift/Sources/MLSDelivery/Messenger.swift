@@ -17,13 +17,18 @@ public enum MessengerEvent: Sendable, Hashable {
     /// The convo was reset, and goes on under another id: the device is in its successor. Messages that waited go
     /// there. The old convo can be read.
     case moved(convoId: String, successor: String)
-    /// A person whom the account has added has joined with a device, or could not.
+    /// The service reports that a person whom the account has added has joined with a device, or could not. That
+    /// somebody has joined is sure when they write.
     case arrived(StreamConvoEvents.ArrivalEvent)
     case outbox(OutboxEvent)
     /// A device asks for the history of a convo: the app asks its person, and calls `agree`.
     case historyRequest(HistoryRequest)
     /// Somebody has made a bundle of history, or it was cancelled.
     case historyBundle(HistoryBundle)
+    /// The service says what MLS does not show: tell the person. A kill does not lose it: see `news`.
+    case finding(Finding)
+    /// A device has entered a group, or left it, or its account says otherwise than before. A kill does not lose it.
+    case device(DeviceNews)
     /// Another event, such as that somebody types.
     case other(StreamConvoEvents.Event)
     /// The work failed and is not tried again by itself.
@@ -76,6 +81,7 @@ public actor Messenger {
     var busyWithHistory: Set<String> = [] // bundles that are made or imported now
     private let author: AuthorOfMessenger
     private var tasks: [UUID: Task<Void, Never>] = [:]
+    var lastNews = 0 // its id
     var compared = false // the KeyPackages that the service has with those of the device
     var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
     var recovering: [String: Task<Void, any Error>] = [:] // convos whose losses are made good now
@@ -129,6 +135,7 @@ public actor Messenger {
     public func start(listening: Bool = true) async throws {
         let outboxEvents = await outbox.events()
         tasks[UUID()] = Task { for await event in outboxEvents { await self.follow(event) } }
+        try await tellAgain()
         await outbox.start()
         later { try await $0.listDevice() }
         try await goOnAgain()
@@ -351,7 +358,7 @@ public actor Messenger {
     }
 
     /// Says whether the Welcomes that this person has sent have arrived: one for each device that it has
-    /// added, the oldest first. `consumed` means that the device has joined.
+    /// added, the oldest first. `consumed` means that the device has joined, as the service reports.
     public func invited(to convo: String) async throws -> [GetWelcomeStatus.WelcomeStatus] {
         try await checkID(convo)
         var all: [GetWelcomeStatus.WelcomeStatus] = []

@@ -54,6 +54,7 @@ public struct Entry: Codable, Hashable, Sendable {
     public var convoId: String
     public var seq: Int
     public var messageId: String
+    /// Whose device has signed it, by MLS. Of a reset, and of what the device has no keys for: who the service says.
     public var sender: DID
     public var content: Content
     /// When the service stored it.
@@ -72,6 +73,7 @@ struct ReadMark: Codable, Hashable {
     var seq: Int
     var messageId: String
     var digest: Data
+    var sender: DID?
 
     /// How many marks are kept of a convo.
     static let most = 500

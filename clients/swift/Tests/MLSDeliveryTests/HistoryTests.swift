@@ -76,7 +76,7 @@ final class HistoryTests: XCTestCase {
         await server.commit(Self.convo)
         let epoch = await server.epoch(Self.convo)
         let mls = try FakeMLS([:], device: "new", seed: 0)
-        _ = try await mls.join(welcome: FakeMLS.state(group, epoch))
+        _ = try await mls.join(welcome: FakeMLS.state(group, epoch), if: { _ in })
         var values = try await mls.takeChanges()
         let thread = MLSDelivery.Thread(convoId: Self.convo, groupId: group, entered: epoch)
         values[thread.name] = try encoded(thread)
@@ -588,7 +588,7 @@ final class HistoryTests: XCTestCase {
         for write in await giver.outbox.pending { _ = try await giver.outbox.finished(write.id) }
         _ = try await service.call(SubmitCommit.self, .init(commit: Bytes(FakeMLS.message(3, group, 0, FileCipher.random(16))), convoId: convo))
         let mls = try FakeMLS([:], device: newDevice, seed: 2)
-        _ = try await mls.join(welcome: FakeMLS.state(group, 1))
+        _ = try await mls.join(welcome: FakeMLS.state(group, 1), if: { _ in })
         var values = try await mls.takeChanges()
         let thread = MLSDelivery.Thread(convoId: convo, groupId: group, entered: 1)
         values[thread.name] = try encoded(thread)

@@ -140,17 +140,30 @@ public actor ModelServer: Transport {
         convos[id] = convo
     }
 
-    private func advance(_ convo: inout Convo, _ commit: Data) {
-        append(&convo, commit, isCommit: true)
+    private func advance(_ convo: inout Convo, _ commit: Data, _ sender: String = ModelServer.caller) {
+        append(&convo, commit, isCommit: true, sender)
         convo.epoch += 1
         convo.groupInfo = FakeMLS.message(3, convo.group, convo.epoch, Data())
     }
 
     /// Another member's message, or another device's.
     public func post(_ plaintext: Data, to id: String, by sender: String = ModelServer.caller, embedUri: String? = nil) {
+        post(plaintext, to: id, by: FakeMLS.leaf(of: sender), named: sender, embedUri: embedUri)
+    }
+
+    /// A message of a device, of which the server says that it is of somebody.
+    public func post(_ plaintext: Data, to id: String, by leaf: Leaf, named sender: String, embedUri: String? = nil) {
         guard var convo = convos[id] else { return }
-        let message = FakeMLS.message(1, convo.group, convo.epoch, plaintext + random.bytes(8))
+        let message = FakeMLS.message(1, convo.group, convo.epoch, plaintext + random.bytes(8), by: leaf)
         append(&convo, message, isCommit: false, sender, embedUri)
+        convos[id] = convo
+    }
+
+    /// A commit of a device, of which the server says that it is of somebody.
+    public func commit(_ commit: FakeMLS.Commit, to id: String, by leaf: Leaf, named sender: String? = nil) throws {
+        guard var convo = convos[id] else { return }
+        let bytes = FakeMLS.message(3, convo.group, convo.epoch, try JSONEncoder().encode(commit), by: leaf)
+        advance(&convo, bytes, sender ?? leaf.account.rawValue)
         convos[id] = convo
     }
 
@@ -405,6 +418,10 @@ public actor ModelServer: Transport {
     /// Accounts whose DID begins so have no KeyPackages.
     public static let withoutKeyPackages = "did:plc:none"
 
+    /// Whose KeyPackage the server gives for an account.
+    private var claimed: [String: Leaf] = [:]
+    public func give(_ leaf: Leaf, for did: String) { claimed[did] = leaf }
+
     /// How many claims of KeyPackages there were.
     public private(set) var claims = 0
 
@@ -440,7 +457,7 @@ public actor ModelServer: Transport {
         let dids = (input["dids"] as? [String] ?? []).filter { !$0.hasPrefix(Self.withoutKeyPackages) }
         let withReceipts = input["receipts"] as? String == "true"
         return ok(["keyPackages": dids.map { did -> [String: String] in
-            ["did": did, "keyPackage": "AAAA", "cipherSuite": "suite"].merging(withReceipts ? ["receipt": "of " + did] : [:]) { $1 }
+            ["did": did, "keyPackage": FakeMLS.keyPackage(of: claimed[did] ?? FakeMLS.leaf(of: did)).base64EncodedString(), "cipherSuite": "suite"].merging(withReceipts ? ["receipt": "of " + did] : [:]) { $1 }
         }])
     }
 
