@@ -7,7 +7,7 @@ extension Messenger {
     /// it.
     func commit(_ plan: Plan, _ convo: String, recovering: Bool = false) async throws -> Write? {
         while true {
-            try await sync(convo)
+            try await readToItsEnd(convo)
             let (write, before): (Write?, Write?) = try await turn.take {
                 let pending = await self.outbox.pending
                 if !recovering, let before = pending.first(where: { $0.lane == convo && $0.isCommit }) { return (nil, before) }
@@ -36,12 +36,12 @@ extension Messenger {
         let info = Bytes(staged.groupInfo)
         if let member = plan.remove {
             let input = LeaveConvo.Input(convoId: convo, commit: Base64Text(staged.commit), groupInfo: info, targetDid: member)
-            return try Draft(LeaveConvo.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note)
+            return try Draft(LeaveConvo.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note, isAhead: true)
         }
         let welcome = staged.welcome.map(Base64Text.init)
         if plan.add.isEmpty {
             let input = SubmitCommit.Input(commit: Bytes(staged.commit), convoId: convo, groupInfo: info, welcomeMessage: welcome)
-            return try Draft(SubmitCommit.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note)
+            return try Draft(SubmitCommit.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note, isAhead: plan.isRemoval)
         }
         let input = AddMembers.Input(
             convoId: convo, didList: plan.add, commit: Base64Text(staged.commit), groupInfo: info, receipts: plan.receipts,
@@ -81,7 +81,8 @@ extension Messenger {
 
     func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite {
         do { return try await rewritten(write) } catch {
-            if error is ServiceError || error is NoAnswer { throw error }
+            if error is UnknownDevices { changed(write.lane) }
+            if error is ServiceError || error is NoAnswer || error is UnknownDevices { throw error }
             if await isInterruption(error) { throw error }
             return .never("it cannot be made anew: \(error)")
         }
@@ -102,7 +103,10 @@ extension Messenger {
         }
         try await catchUp(with: write.lane)
         if write.forked, let digest = write.digest, await records.data(Name.own(digest)) == nil { return .asItIs } // the log has it
-        if write.nsid == SendMessage.nsid { return try await storing { try await self.draftAnew(write) } }
+        if write.nsid == SendMessage.nsid {
+            try await settled(write.lane)
+            return try await storing { try await self.draftAnew(write, orWait: false) }
+        }
         let plan = try JSONDecoder().decode(Plan.self, from: write.note)
         return try await storing { try await self.draftCommit(plan, write.lane) }
     }
@@ -137,10 +141,18 @@ extension Messenger {
         case ProcessExternalCommit.nsid: try await entered(write, answer)
         case AddMembers.nsid, SubmitCommit.nsid, LeaveConvo.nsid:
             if write.digest == nil { return } // leaving needs no commit
-            try await turn.take {
-                try await self.mls.confirm(groupID: self.thread(write.lane).groupId)
-                try await self.records.write(self.mls.takeChanges())
+            let hasChanged = try await turn.take {
+                var thread = try await self.thread(write.lane)
+                let before = try await self.mls.members(of: thread.groupId) ?? []
+                try await self.mls.confirm(groupID: thread.groupId)
+                let after = try await self.mls.members(of: thread.groupId) ?? []
+                let news = await self.note(before, after, &thread)
+                var changes = try await self.mls.takeChanges()
+                changes[thread.name] = try encoded(thread)
+                try await self.write(changes, telling: news)
+                return !news.isEmpty
             }
+            if hasChanged { changed(write.lane) }
         case PublishKeyPackages.nsid:
             for result in try Service.read(PublishKeyPackages.Output.self, answer).results where result.status == .rejected {
                 tell(.failed("a KeyPackage was refused: \(result.message ?? "")"))
@@ -154,13 +166,16 @@ extension Messenger {
             if try await self.records.read(Thread.self, Thread.prefix + convo.id) != nil { return } // before a kill
             try await self.mls.confirm(groupID: write.note)
             var changes = try await self.mls.takeChanges()
-            let thread = Thread(convoId: convo.id, groupId: write.note, entered: convo.epoch)
+            var thread = Thread(convoId: convo.id, groupId: write.note, entered: convo.epoch)
+            let others = try await self.mls.members(of: write.note)?.map(\.account).filter { $0 != self.account }
+            thread.silent = Array(Set(others ?? []))
             changes[thread.name] = try encoded(thread)
             if let origin = MLSDelivery.convo(of: write.body) {
                 changes.merge(try await self.services.succession(of: origin, to: convo.id)) { _, new in new }
             }
             try await self.records.write(changes)
         }
+        changed(convo.id)
     }
 
     /// The device has no keys for older entries: it reads behind its own commit.
@@ -183,6 +198,7 @@ extension Messenger {
             changes[KeptWelcome.prefix + external.convoId] = .some(nil)
             try await self.records.write(changes)
         }
+        changed(external.convoId)
     }
 
     func refused(_ write: Write, because error: ServiceError) async throws {

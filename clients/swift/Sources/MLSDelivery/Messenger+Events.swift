@@ -59,7 +59,7 @@ extension Messenger {
 
     /// Reads the log. After a fork the device enters the group again, which takes its time.
     func catchUp(with convo: String) async throws {
-        do { try await sync(convo) } catch MessengerError.forked { try await makeGood(convo) }
+        do { try await readToItsEnd(convo) } catch MessengerError.forked { try await makeGood(convo) }
     }
 
     /// An account can be in a convo with another device only: then there is no Welcome for this one.

@@ -373,7 +373,7 @@ extension Messenger {
     ) async throws -> Write {
         try await turn.take {
             let more = try await changes(self)
-            let draft = try await self.draftMessage(message.plaintext(), convo, nil, embedUri)
+            let draft = try await self.draftOrWait(message.plaintext(), convo, nil, embedUri)
             return try await self.outbox.add(draft, with: self.changes(for: draft).merging(more) { _, new in new })
         }
     }

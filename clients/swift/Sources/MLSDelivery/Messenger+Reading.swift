@@ -15,7 +15,7 @@ extension Messenger {
             let back = page == nil ? try await lastCommon(before) : nil
             again = try await turn.take {
                 var thread = try await self.thread(convo)
-                if thread != before { return true } // the device entered the group again meanwhile
+                if !thread.hasSamePlace(as: before) { return true } // the device entered the group again meanwhile
                 guard let page else {
                     try await self.rewind(&thread, to: back ?? 0)
                     await self.later { try await $0.makeGood(convo) }
@@ -40,6 +40,7 @@ extension Messenger {
 
     /// What reading a page changes.
     private struct Page {
+        var hasChanged = false // the group has other members, or a proposal removes one
         var changes: Changes = [:]
         var events: [MessengerEvent] = []
         var news: [News.Content] = []
@@ -49,6 +50,8 @@ extension Messenger {
     private struct Reading {
         var content: Entry.Content
         var sender: DID?
+        /// Of a message: the sender's leaf.
+        var leaf: Leaf?
     }
 
     private func take(_ views: [Defs.MessageView], _ thread: inout Thread) async throws {
@@ -62,16 +65,23 @@ extension Messenger {
                 throw MessengerError.gap(convoId: thread.convoId, after: thread.seq)
             }
             let digest = sha256(view.ciphertext.data)
-            guard let reading = try await read(view, digest, thread, &page) else {
+            guard let reading = try await read(view, digest, &thread, &page) else {
                 forked = .forked(convoId: thread.convoId)
                 break
             }
             let sender = named(reading, view, &page)
-            let content = try await hear(reading.content, in: thread.convoId, view.seq, by: sender, &page.changes, &page.events)
-            let entry = Entry(
-                convoId: thread.convoId, seq: view.seq, messageId: view.id, sender: sender, content: content, createdAt: view.createdAt,
+            var entry = Entry(
+                convoId: thread.convoId, seq: view.seq, messageId: view.id, sender: sender, content: reading.content, createdAt: view.createdAt,
                 digest: digest, embedUri: view.embedUri
             )
+            if let leaf = reading.leaf, try await !mayShow(leaf, thread) {
+                let withheld = Withheld(entry: entry, leaf: leaf)
+                page.changes[withheld.name] = try encoded(withheld)
+                entry.content = .withheld
+                page.hasChanged = true
+            } else {
+                entry.content = try await hear(entry.content, in: thread.convoId, view.seq, by: sender, &page.changes, &page.events)
+            }
             if thread.readFrom == nil, view.epoch >= thread.entered { thread.readFrom = view.seq }
             page.changes[entry.name] = try encoded(entry)
             let mark = ReadMark(seq: view.seq, messageId: view.id, digest: digest, sender: sender)
@@ -89,6 +99,7 @@ extension Messenger {
         try await write(page.changes, telling: page.news)
         tell(.received(convoId: thread.convoId))
         for event in page.events { tell(event) }
+        if page.hasChanged { changed(thread.convoId) }
         if let forked { throw forked }
     }
 
@@ -101,7 +112,7 @@ extension Messenger {
     }
 
     /// Reads one entry. Its own bytes say what it is. nil is a fork.
-    private func read(_ view: Defs.MessageView, _ digest: Data, _ thread: Thread, _ page: inout Page) async throws -> Reading? {
+    private func read(_ view: Defs.MessageView, _ digest: Data, _ thread: inout Thread, _ page: inout Page) async throws -> Reading? {
         let loose = Name.loose(thread.convoId, digest)
         if let before = try await records.read(ReadMark.self, loose) {
             page.changes[loose] = .some(nil)
@@ -118,6 +129,7 @@ extension Messenger {
         }
         if thread.rewound, isCommit, view.epoch + 1 >= thread.entered, view.epoch < epoch { return nil }
         if view.epoch < thread.entered || thread.rewound && view.epoch < epoch { return Reading(content: isCommit ? .commit : .unreadable) }
+        let before = isCommit ? try await mls.members(of: thread.groupId) ?? [] : []
         let received: Received
         do { received = try await mls.process(view.ciphertext.data, in: thread.groupId) } catch {
             if own != nil { // a commit that was discarded, and arrived later
@@ -127,11 +139,33 @@ extension Messenger {
             throw MessengerError.unreadable(convoId: thread.convoId, seq: view.seq, String(describing: error))
         }
         switch received {
-        case .application(let plaintext, let sender): return Reading(content: .message(plaintext), sender: sender.account)
-        case .proposal(let sender, _): return Reading(content: .proposal, sender: sender?.account)
-        case .commit(let sender, _): return Reading(content: .commit, sender: sender.account)
+        case .application(let plaintext, let sender):
+            thread.silent?.removeAll { $0 == sender.account }
+            return Reading(content: .message(plaintext), sender: sender.account, leaf: sender)
+        case .proposal(let sender, let removed):
+            // It leaves: its own person has proposed to remove it.
+            if let sender, let removed, sender.account == removed.account {
+                thread.leaving = (thread.leaving ?? []) + [removed.signatureKey]
+                page.hasChanged = true
+            }
+            thread.silent?.removeAll { $0 == sender?.account }
+            return Reading(content: .proposal, sender: sender?.account)
+        case .commit(let sender, let isExternal):
+            if isExternal { try askForInvitation(sender.account, before, &thread) }
+            let news = note(before, try await mls.members(of: thread.groupId) ?? [], &thread)
+            page.news += news
+            page.hasChanged = page.hasChanged || !news.isEmpty
+            thread.silent?.removeAll { $0 == sender.account }
+            return Reading(content: .commit, sender: sender.account)
         case .past: return Reading(content: .unreadable)
         }
+    }
+
+    /// Notes a person who has entered by an external commit, and whom nobody in the group has added before. Whether
+    /// they may be here the service alone says.
+    private func askForInvitation(_ entered: DID, _ before: [Leaf], _ thread: inout Thread) throws {
+        if entered == account || thread.expected?.contains(entered) == true || before.contains(where: { $0.account == entered }) { return }
+        if thread.uninvited?.contains(entered) != true { thread.uninvited = (thread.uninvited ?? []) + [entered] }
     }
 
     // MARK: After a loss

@@ -134,7 +134,7 @@ extension Messenger {
         try await turn.take {
             for write in await self.outbox.refused where write.lane == convo && write.nsid == SendMessage.nsid && Self.successor(of: write) != nil {
                 let before = try JSONDecoder().decode(SendMessage.Input.self, from: write.body)
-                let draft = try await self.draftMessage(write.note, successor, before.embedType, before.embedUri)
+                let draft = try await self.draftOrWait(write.note, successor, before.embedType, before.embedUri)
                 try await self.outbox.move(write, draft, with: self.changes(for: draft))
             }
         }

@@ -30,6 +30,7 @@ extension Messenger {
             }
             stored = nil
             guard try await joined(kept) else { continue }
+            changed(convo)
             let isNewest: Bool
             do { isNewest = try await confirm(kept) { [service] in try await service.call(ConfirmWelcome.self, $0) } } catch {
                 guard RetryRule.verdict(on: error) == .again else { throw error }

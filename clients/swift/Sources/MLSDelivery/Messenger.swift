@@ -45,7 +45,7 @@ public enum MessengerError: Error, Hashable {
     case needsInvitation(convoId: String)
     /// The convo was reset before.
     case moved(convoId: String, successor: String)
-    /// The claim returned no KeyPackage of the account.
+    /// The claim returned no KeyPackage of the account, or none of a device that it lists.
     case noKeyPackage(DID)
     /// The convo is at another service than this one.
     case notAt(DID, convoId: String)
@@ -69,6 +69,8 @@ public actor Messenger {
     let services: Services
     let accounts: any Accounts
     private let deviceName: String?
+    /// Whether a device is used of which the account does not say that it is its own: by default not.
+    let decide: @Sendable (Doubt) async -> Bool
     private var listed: Task<Void, any Error>?
     let mls: any MLSDevice
     let records: Records
@@ -82,6 +84,13 @@ public actor Messenger {
     private let author: AuthorOfMessenger
     private var tasks: [UUID: Task<Void, Never>] = [:]
     var lastNews = 0 // its id
+    var asking: [String: Task<Device, any Error>] = [:] // accounts that are asked now, by the device
+    var settling: [String: Task<[Device], any Error>] = [:] // convos whose members are judged now
+    var watching: Set<String> = [] // convos that are judged again until all devices are known
+    var stale: Set<String> = [] // convos whose members have changed since they were judged
+    var clear: Set<String> = [] // convos whose devices are all known
+    var removing: Set<String> = [] // devices that were taken out, by convo and key
+    var told: Set<String> = [] // news of devices that the app has had in this life
     var compared = false // the KeyPackages that the service has with those of the device
     var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
     var recovering: [String: Task<Void, any Error>] = [:] // convos whose losses are made good now
@@ -92,10 +101,12 @@ public actor Messenger {
 
     /// `service` is the person's home. Without `others` it is the only service. `accounts` say whose key a device has:
     /// ``ATProtoAccounts``. `deviceName` is the device's name in its account's record, which everybody can read.
-    /// `load` makes the MLS device from its stored state, the values whose names begin with `mls/`.
+    /// `decide` is asked about a device for which nothing is encrypted, because its account does not list it, or could
+    /// not be asked yet, or because its person was not in the group. To return true is to use it from now on: ask the
+    /// person, who compares safety numbers. `load` makes the MLS device from its stored state, the values whose names begin with `mls/`.
     public init(
         account: DID, service home: Service, others: OtherServices? = nil, accounts: any Accounts, deviceName: String? = nil,
-        storage: any Storage, surroundings: Surroundings = .init(),
+        decide: @escaping @Sendable (Doubt) async -> Bool = { _ in false }, storage: any Storage, surroundings: Surroundings = .init(),
         load: @Sendable ([String: Data]) async throws -> any MLSDevice
     ) async throws {
         var values = try await storage.load()
@@ -104,7 +115,7 @@ public actor Messenger {
             for (name, value) in moved { values[name] = value }
         }
         self.account = account
-        (self.accounts, self.deviceName) = (accounts, deviceName)
+        (self.accounts, self.deviceName, self.decide) = (accounts, deviceName, decide)
         self.surroundings = surroundings
         records = Records(storage, values)
         mls = try await load(values.filter { $0.key.hasPrefix("mls/") })
@@ -138,6 +149,10 @@ public actor Messenger {
         try await tellAgain()
         await outbox.start()
         later { try await $0.listDevice() }
+        for thread in try await records.list(Thread.self, Thread.prefix) {
+            let withholds = await !records.names(Withheld.folder(thread.convoId)).isEmpty
+            if thread.successor == nil || withholds { changed(thread.convoId) }
+        }
         try await goOnAgain()
         for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
         try await resumeServices()
@@ -258,13 +273,14 @@ public actor Messenger {
     /// whatever happens to the app. `message` should carry an id of its own: docs/RECOVERY.md.
     /// `changes` are values of the app, with names that begin with `app/`, which are stored in the
     /// same write: for example that this message is in the outbox. Errors: ``InvalidInput``,
-    /// `unknownConvo`, and those of the storage and of MLS; then nothing is stored.
+    /// `unknownConvo`, and those of the storage and of MLS; then nothing is stored. It is encrypted when all
+    /// devices of its group are known: until then it waits in the outbox.
     @discardableResult
     public func send(
         _ message: Data, to convo: String, embedType: String? = nil, embedUri: String? = nil, with changes: Changes = [:]
     ) async throws -> Write {
         try await turn.take {
-            let draft = try await self.draftMessage(message, convo, embedType, embedUri)
+            let draft = try await self.draftOrWait(message, convo, embedType, embedUri)
             let all = try await self.changes(for: draft).merging(changes) { _, new in new }
             return try await self.outbox.add(draft, with: all)
         }
@@ -273,7 +289,18 @@ public actor Messenger {
     /// The value of the app under a name.
     public func value(_ name: String) async -> Data? { await records.data(name) }
 
-    /// The caller has the turn.
+    /// A message that is encrypted now, or once all devices of its group are known. The caller has the turn.
+    func draftOrWait(_ message: Data, _ convo: String, _ embedType: String?, _ embedUri: String?) async throws -> Draft {
+        do { return try await draftMessage(message, convo, embedType, embedUri) } catch is UnknownDevices {
+            let input = SendMessage.Input(
+                ciphertext: Bytes(Data()), convoId: convo, epoch: 0, senderDid: account, embedType: embedType, embedUri: embedUri
+            )
+            changed(convo)
+            return try Draft(SendMessage.self, input, lane: convo, note: message, isSealed: false)
+        }
+    }
+
+    /// Error: ``UnknownDevices``. The caller has the turn.
     func draftMessage(_ message: Data, _ convo: String, _ embedType: String?, _ embedUri: String?) async throws -> Draft {
         let thread = try await thread(convo)
         guard let epoch = try await mls.epoch(of: thread.groupId) else { throw MessengerError.unknownConvo(convo) }
@@ -281,13 +308,16 @@ public actor Messenger {
             ciphertext: Bytes(Data()), convoId: convo, epoch: epoch, senderDid: account, embedType: embedType, embedUri: embedUri
         )
         try input.check() // a refused call uses up no key
+        let unknown = try await unknown(in: thread)
+        if !unknown.isEmpty { throw UnknownDevices(devices: unknown) }
         input.ciphertext = Bytes(try await mls.encrypt(message, in: thread.groupId))
         return try Draft(SendMessage.self, input, lane: convo, epoch: epoch, object: input.ciphertext.data, note: message)
     }
 
     /// The message of a write, encrypted again. The caller has the turn.
-    func draftAnew(_ write: Write) async throws -> Draft {
+    func draftAnew(_ write: Write, orWait mayWait: Bool) async throws -> Draft {
         let before = try JSONDecoder().decode(SendMessage.Input.self, from: write.body)
+        if mayWait { return try await draftOrWait(write.note, write.lane, before.embedType, before.embedUri) }
         return try await draftMessage(write.note, write.lane, before.embedType, before.embedUri)
     }
 
@@ -383,8 +413,14 @@ public actor Messenger {
         try await records.write(Dictionary(entries.map { ($0.name, nil) }) { first, _ in first })
     }
 
-    /// Reads the convo's log to its end. Calls during a run lead to one more run.
+    /// Reads the convo's log to its end, and asks the accounts of devices that are new in it. Calls during a run lead
+    /// to one more run.
     public func sync(_ convo: String) async throws {
+        try await readToItsEnd(convo)
+        try await settled(convo)
+    }
+
+    func readToItsEnd(_ convo: String) async throws {
         _ = try await thread(convo) // an unknown convo is refused, also while another call is about to be
         if syncing[convo] != nil {
             syncing[convo] = true
@@ -407,13 +443,20 @@ struct Plan: Codable {
     var packages: [Data] = []
     var receipts: [String]?
     var remove: DID?
+    /// The one device that is removed.
+    var removeDevice: Leaf?
     var external = false
 
-    init(remove: DID? = nil) { self.remove = remove }
+    init(remove: DID? = nil, removeDevice: Leaf? = nil) { (self.remove, self.removeDevice) = (remove, removeDevice) }
 
     init(add: [DID], _ claimed: Claimed) { (self.add, packages, receipts) = (add, claimed.packages, claimed.receipts) }
 
-    var change: GroupChange { GroupChange(add: packages, remove: remove.map { [$0] } ?? []) }
+    var change: GroupChange {
+        GroupChange(add: packages, remove: remove.map { [$0] } ?? [], removeDevices: removeDevice.map { [$0] } ?? [])
+    }
+
+    /// Whether it passes messages that wait, perhaps for this.
+    var isRemoval: Bool { remove != nil || removeDevice != nil }
 }
 
 /// The outbox's storage: the messenger's own, so that all writes go through one place.

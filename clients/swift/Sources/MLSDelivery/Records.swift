@@ -17,6 +17,19 @@ struct Thread: Codable, Hashable {
     var resetTo: String?
     /// The convo that goes on in this one's place, once the app was told of it.
     var successor: String?
+    /// Signature keys of leaves whose own persons have proposed to remove them.
+    var leaving: [Data]?
+    /// Who has entered by external commit and was in no group of this convo, or of the one that it succeeds.
+    var uninvited: [DID]?
+    /// Who was added while this device was in the group, and has said nothing since: they need not have joined.
+    var silent: [DID]?
+    /// Of the successor of a reset: who was in the group before, and may enter this one.
+    var expected: [DID]?
+
+    /// Whether both are at the same entry of the same group.
+    func hasSamePlace(as other: Thread) -> Bool {
+        (groupId, entered, seq, messageId) == (other.groupId, other.entered, other.seq, other.messageId) && rewound == other.rewound
+    }
 
     static let prefix = "thread/"
     var name: String { Self.prefix + convoId }
@@ -43,6 +56,8 @@ public struct Entry: Codable, Hashable, Sendable {
         case commit
         /// The convo was reset: the first entry of a convo, or its last one.
         case reset
+        /// A message of a device that is not known: its content comes, as the same entry, once it is.
+        case withheld
         /// The device has no keys for it.
         case unreadable
         /// An entry that was read before, under this id, and has another place after a loss.
