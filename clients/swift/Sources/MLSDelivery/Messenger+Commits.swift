@@ -51,10 +51,12 @@ extension Messenger {
     }
 
     /// Enters a convo of the account by external commit, and reads on from there.
+    /// Errors: ``ContraryGroup`` if the GroupInfo is not of the convo's group, and ``UnknownDevices``.
     func rejoin(_ convo: String) async throws {
         try await listDevice()
         let info = try await ask(GetGroupInfo.self, .init(convoId: convo)).groupInfo.data
         let write = try await turn.take {
+            try await self.mustFit(.groupInfo, convo, self.mls.group(of: info))
             let draft = try await self.draftExternal(convo, info)
             return try await self.outbox.add(draft, with: self.changes(for: draft))
         }
@@ -99,7 +101,10 @@ extension Messenger {
         if write.nsid == ProcessExternalCommit.nsid {
             let external = try JSONDecoder().decode(External.self, from: write.note)
             let info = try await ask(GetGroupInfo.self, .init(convoId: external.convoId)).groupInfo.data
-            return try await storing { try await self.draftExternal(external.convoId, info) }
+            return try await storing {
+                try await self.mustFit(.groupInfo, external.convoId, self.mls.group(of: info))
+                return try await self.draftExternal(external.convoId, info)
+            }
         }
         try await catchUp(with: write.lane)
         if write.forked, let digest = write.digest, await records.data(Name.own(digest)) == nil { return .asItIs } // the log has it
@@ -185,8 +190,9 @@ extension Messenger {
         let kept = await outbox.keptWrites(lane: external.convoId)
         let unsent = await outbox.pending.filter { $0.lane == external.convoId && $0.epoch != nil }
         try await turn.take {
-            var thread = try await self.records.read(Thread.self, Thread.prefix + external.convoId)
-                ?? Thread(convoId: external.convoId, groupId: external.groupId, entered: -1)
+            let known = try await self.records.read(Thread.self, Thread.prefix + external.convoId)
+            var thread = known ?? Thread(convoId: external.convoId, groupId: external.groupId, entered: -1)
+            if known == nil { thread.expected = try await self.expected(in: external.convoId) }
             if thread.entered == accepted.newEpoch { return } // before a kill
             let lost = try await self.lostWrites(external.convoId, among: kept)
             try await self.outbox.markForked((lost + unsent).map(\.id))

@@ -68,6 +68,8 @@ extension Messenger {
     func joinIfInvited(_ convo: String) async throws {
         do { try await join(convo) } catch MessengerError.needsInvitation {
             // The app has been told.
+        } catch is ContraryGroup {
+            // The app has got a finding.
         } catch let error as ServiceError where error.name == .convoClosed {
             // The device was never in it, and cannot enter it any more.
         }

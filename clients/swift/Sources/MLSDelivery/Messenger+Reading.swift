@@ -92,7 +92,7 @@ extension Messenger {
         if page.changes.isEmpty && forked == nil { return }
         if let successor {
             page.changes.merge(try await services.succession(of: thread.convoId, to: successor)) { _, new in new }
-            thread.resetTo = successor
+            if thread.resetTo == nil, thread.doubted != successor { thread.resetTo = successor }
         }
         page.changes[thread.name] = try encoded(thread)
         page.changes.merge(try await mls.takeChanges()) { _, new in new }

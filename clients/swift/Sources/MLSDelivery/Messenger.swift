@@ -90,6 +90,7 @@ public actor Messenger {
     var stale: Set<String> = [] // convos whose members have changed since they were judged
     var clear: Set<String> = [] // convos whose devices are all known
     var removing: Set<String> = [] // devices that were taken out, by convo and key
+    var following: [String: String?] = [:] // convos whose successors are entered now; a successor: once more
     var told: Set<String> = [] // news of devices that the app has had in this life
     var compared = false // the KeyPackages that the service has with those of the device
     var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
@@ -345,8 +346,9 @@ public actor Messenger {
 
     /// Starts a group with the devices of the KeyPackages: `confirm` puts the device into the epoch that has
     /// them. The caller has the turn.
-    func startGroup(_ packages: [Data]) async throws -> (id: Data, epoch: Int, info: Data, welcome: Data?) {
-        let id = Data((0..<16).map { _ in UInt8.random(in: 0...255) })
+    func startGroup(_ packages: [Data], inPlaceOf old: Data? = nil) async throws -> (id: Data, epoch: Int, info: Data, welcome: Data?) {
+        let random = Data((0..<16).map { _ in UInt8.random(in: 0...255) })
+        let id = old.map { successorID(of: $0, random: random) } ?? random
         try await mls.create(groupID: id)
         guard !packages.isEmpty, let staged = try await mls.stage(GroupChange(add: packages), in: id) else {
             return (id, 0, try await mls.groupInfo(of: id), nil)

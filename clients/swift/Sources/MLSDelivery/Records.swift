@@ -17,6 +17,14 @@ struct Thread: Codable, Hashable {
     var resetTo: String?
     /// The convo that goes on in this one's place, once the app was told of it.
     var successor: String?
+    /// The groups of successors that were reset too, before the device was in one of them.
+    var resetVia: [Data]?
+    /// What the service says is its successor, and MLS does not show.
+    var doubted: String?
+    /// A successor that the person goes on in, whatever MLS shows.
+    var moveTo: String?
+    /// Set once the person has left.
+    var left: Bool?
     /// Signature keys of leaves whose own persons have proposed to remove them.
     var leaving: [Data]?
     /// Who has entered by external commit and was in no group of this convo, or of the one that it succeeds.
@@ -41,6 +49,13 @@ struct KeptWelcome: Codable {
     var welcome: Data
     var keyPackageRef: String?
     var joined = false
+    /// Set if it takes the place of one that was joined and not confirmed.
+    var replaces: Bool?
+    var replacing: KeptWelcome {
+        var kept = self
+        kept.replaces = true
+        return kept
+    }
 
     static let prefix = "welcome/"
     var name: String { Self.prefix + convoId }

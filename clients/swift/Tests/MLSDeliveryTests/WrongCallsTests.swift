@@ -20,11 +20,11 @@ final class WrongCallsTests: XCTestCase {
 
     static func group(_ convo: String) -> Data { Data(hexadecimal: convo.replacingOccurrences(of: "-", with: ""))! }
 
-    static func begin(seed: UInt64 = 1) async throws -> (ModelServer, MemoryStorage) {
+    static func begin(seed: UInt64 = 1, with others: [Leaf] = []) async throws -> (ModelServer, MemoryStorage) {
         let (server, storage) = (ModelServer(seed: seed), MemoryStorage())
         for convo in [convo, other] {
             await server.addConvo(convo)
-            try await storage.write(firstValues(convo: convo, groupID: group(convo)))
+            try await storage.write(firstValues(convo: convo, groupID: group(convo), with: others))
         }
         return (server, storage)
     }

@@ -10,6 +10,7 @@ public actor FakeMLS: MLSDevice {
         var made: Set<Data>? // commits of the device, which it can only confirm
         var external: Data?
         var members: [Leaf]?
+        var wasRemoved: Bool? // a device that was removed reads nothing more
         var generation = 0 // of the ratchet: a message that is read twice is an error
         var seen: Set<Data> = []
     }
@@ -79,7 +80,9 @@ public actor FakeMLS: MLSDevice {
             members.removeAll { commit.remove.contains($0) || $0 == commit.enters }
             members += commit.add + (commit.enters.map { [$0] } ?? [])
         }
-        return Group(epoch: group.epoch + 1, members: members)
+        var next = Group(epoch: group.epoch + 1, members: members)
+        if membersOf(group).contains(own), !members.contains(own) { next.wasRemoved = true }
+        return next
     }
 
     public func group(of groupInfo: Data) throws -> GroupState {
@@ -122,7 +125,8 @@ public actor FakeMLS: MLSDevice {
         keyPackages.subtract(lost)
         keyPackagesChanged = true
     }
-    public func create(groupID: Data) { set(groupID, Group()) }
+    public func create(groupID: Data) { create(groupID: groupID, with: []) }
+    public func create(groupID: Data, with others: [Leaf]) { set(groupID, Group(members: [own] + others)) }
     public func epoch(of groupID: Data) -> Int? { groups[groupID]?.epoch }
     public func groupInfo(of groupID: Data) throws -> Data { try Self.state(groupID, group(groupID).epoch, membersOf(group(groupID))) }
 
@@ -149,7 +153,7 @@ public actor FakeMLS: MLSDevice {
     public func process(_ message: Data, in groupID: Data) throws -> Received {
         var group = try group(groupID)
         let parsed = try Self.parse(message)
-        guard parsed.groupID == groupID else { throw Failure.unknownGroup }
+        guard parsed.groupID == groupID, group.wasRemoved != true else { throw Failure.unknownGroup }
         guard parsed.epoch == group.epoch else { throw Failure.wrongEpoch(parsed.epoch, group.epoch) }
         if parsed.content == 3 {
             if group.made?.contains(message) == true, group.staged != message { throw Failure.notStaged }

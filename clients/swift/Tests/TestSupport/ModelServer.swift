@@ -107,9 +107,19 @@ public actor ModelServer: Transport {
 
     /// Resets the convo, as another member does, to a group of its own making in epoch 1.
     public func reset(_ id: String, to successor: String, withGroupInfo: Bool = true) {
-        open(successor, Data(hexadecimal: successor.replacingOccurrences(of: "-", with: "")) ?? Data(), 1, inPlaceOf: id)
+        open(successor, Self.successorGroup(successor, of: convos[id]?.group ?? Data()), 1, inPlaceOf: id)
         if !withGroupInfo { convos[successor]?.groupInfo = nil }
     }
+
+    /// Resets the convo to a group that its members have not made.
+    public func reset(_ id: String, to successor: String, group: Data) { open(successor, group, 1, inPlaceOf: id) }
+
+    /// The group of a convo that goes on in the place of one with this group.
+    public static func successorGroup(_ convo: String, of group: Data) -> Data {
+        successorID(of: group, random: Data(hexadecimal: convo.replacingOccurrences(of: "-", with: "")) ?? Data())
+    }
+
+    public func setGroupInfo(_ info: Data?, of convo: String) { convos[convo]?.groupInfo = info }
 
     private func open(_ id: String, _ group: Data, _ epoch: Int, inPlaceOf old: String) {
         guard var closed = convos[old] else { return }

@@ -20,9 +20,9 @@ public struct PhoneJob: Codable, Sendable {
 }
 
 /// The values that a phone's storage begins with: a group at epoch 0 and its convo.
-public func firstValues(convo: String, groupID: Data) async throws -> Changes {
+public func firstValues(convo: String, groupID: Data, with others: [Leaf] = []) async throws -> Changes {
     let mls = try FakeMLS([:], device: "phone", seed: 0)
-    await mls.create(groupID: groupID)
+    await mls.create(groupID: groupID, with: others)
     var changes = try await mls.takeChanges()
     changes["listed"] = Data()
     changes["thread/" + convo] = Data(#"{"convoId":"\#(convo)","groupId":"\#(groupID.base64EncodedString())","entered":0,"seq":0,"rewound":false}"#.utf8)
