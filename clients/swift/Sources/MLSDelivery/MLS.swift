@@ -45,6 +45,8 @@ public protocol MLSDevice: Sendable {
     /// commits those by which members remove leaves of their own account, and leaves out all others (RFC 9420
     /// §12.2): a member must not be able to stop a group.
     func stage(_ change: GroupChange, in groupID: Data) async throws -> StagedCommit?
+    /// Proposes to remove a leaf, in a PublicMessage. The device counts the proposal among the pending ones at once.
+    func proposeRemoval(of leaf: Leaf, in groupID: Data) async throws -> Data
     /// Applies the staged commit, which the service has accepted. Without one it does nothing.
     func confirm(groupID: Data) async throws
     /// Forgets the staged commit. Without one it does nothing.

@@ -92,7 +92,7 @@ extension Messenger {
 
     /// Whether the work was cut off, by the storage or because it was cancelled. Any other error
     /// comes again.
-    private func isInterruption(_ error: any Error) async -> Bool {
+    func isInterruption(_ error: any Error) async -> Bool {
         if error is CancellationError { return true }
         return await records.failed
     }
@@ -108,6 +108,7 @@ extension Messenger {
         }
         try await catchUp(with: write.lane)
         if write.forked, let digest = write.digest, await records.data(Name.own(digest)) == nil { return .asItIs } // the log has it
+        if let leaf = write.retires { return try await storing { try await self.draftRetirement(leaf, write.lane) } }
         if write.nsid == SendMessage.nsid {
             try await settled(write.lane)
             return try await storing { try await self.draftAnew(write, orWait: false) }
@@ -145,7 +146,7 @@ extension Messenger {
             try await followOwn(write, to: successor.id)
         case ProcessExternalCommit.nsid: try await entered(write, answer)
         case AddMembers.nsid, SubmitCommit.nsid, LeaveConvo.nsid:
-            if write.digest == nil { return } // leaving needs no commit
+            if write.digest == nil { return try await change(write.lane) { $0.left = true } } // leaving needs no commit
             let hasChanged = try await turn.take {
                 var thread = try await self.thread(write.lane)
                 let before = try await self.mls.members(of: thread.groupId) ?? []

@@ -117,7 +117,7 @@ extension Messenger {
 
     /// The devices of a convo's group for which nothing may be encrypted. If this device was removed, MLS says so.
     func unknown(in thread: Thread) async throws -> [Device] {
-        guard let members = try await presentMembers(of: thread) else { return [] }
+        guard thread.left != true, let members = try await presentMembers(of: thread) else { return [] }
         var unknown: [Device] = []
         for leaf in members {
             let device = try await device(leaf)
@@ -179,10 +179,11 @@ extension Messenger {
     private func settleNow(_ convo: String) async throws -> [Device] {
         guard let thread = try await records.read(Thread.self, Thread.prefix + convo) else { return [] }
         _ = try await judge(records.list(Withheld.self, Withheld.folder(convo)).map(\.leaf)) // also of who has gone since
-        guard let members = try await presentMembers(of: thread) else {
+        guard thread.left != true, let members = try await presentMembers(of: thread) else {
             try await release(convo)
             return []
         }
+        removeLeavers(members, thread)
         var before: [Device] = []
         for leaf in members { before.append(try await device(leaf)) }
         let after = try await judge(members)

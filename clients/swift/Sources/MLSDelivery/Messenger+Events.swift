@@ -111,7 +111,9 @@ extension Messenger {
             } else if try await event.deviceId == mls.deviceID {
                 joinLater(event.convoId)
             }
-        case .membershipEvent(let event): tell(.membership(event))
+        case .membershipEvent(let event):
+            tell(.membership(event))
+            if event.commitNeeded == true, event.did != account { later { try await $0.removeIfGone(event.did, from: event.convoId) } }
         case .arrivalEvent(let event): tell(.arrived(event))
         case .resetEvent(let event):
             try await known(event.convoId)

@@ -124,7 +124,7 @@ extension Messenger {
         let own = await records.data(Name.own(digest))
         if let note = own {
             page.changes[Name.own(digest)] = .some(nil)
-            if !isCommit { return Reading(content: .own(note), sender: account) }
+            if !isCommit { return Reading(content: view.messageType == .proposal ? .proposal : .own(note), sender: account) }
             if view.epoch < epoch { return Reading(content: .commit, sender: account) } // confirmed by its answer
         }
         if thread.rewound, isCommit, view.epoch + 1 >= thread.entered, view.epoch < epoch { return nil }

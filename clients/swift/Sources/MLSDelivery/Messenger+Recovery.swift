@@ -108,7 +108,7 @@ extension Messenger {
     func lostWrites(_ convo: String, among kept: [Write]) async throws -> [Write] {
         guard let thread = try await records.read(Thread.self, Thread.prefix + convo) else { return [] }
         var lost: [Write] = []
-        for write in kept {
+        for write in kept where write.retires == nil {
             guard let digest = write.digest, await outbox[write.id] != nil else { continue }
             if !thread.rewound, let epoch = write.epoch, epoch < thread.entered { continue } // not its log then
             let unread = await records.data(Name.own(digest)) != nil

@@ -183,7 +183,10 @@ public actor Messenger {
 
     private func follow(_ event: OutboxEvent) async {
         tell(.outbox(event))
-        if case .refused(let write) = event { follow(refused: write) }
+        if case .refused(let write) = event {
+            follow(refused: write)
+            if write.retires != nil { later { try await $0.outbox.dismiss([write.id]) } } // the others ask the account
+        }
         guard case .held(let lane, .recover, _) = event else { return }
         later { messenger in
             // What the device was never in cannot be lost.
@@ -375,10 +378,11 @@ public actor Messenger {
     @discardableResult
     public func rotate(_ convo: String) async throws -> Write? { try await commit(Plan(), convo) }
 
-    /// Leaves the convo.
+    /// Leaves the convo. It proposes first to remove the leaves of this person, so that the others see it by MLS.
     @discardableResult
     public func leave(_ convo: String) async throws -> Write {
         try await checkID(convo)
+        try await retire(convo)
         return try await outbox.add(Draft(LeaveConvo.self, .init(convoId: convo), lane: convo))
     }
 

@@ -18,12 +18,15 @@ public struct Draft: Sendable {
     public let isSealed: Bool
     /// Whether it passes what waits in its lane.
     public let isAhead: Bool
+    /// Of a proposal: the leaf that it removes.
+    public let retires: Leaf?
 
     /// `object` is the message or the commit. An input without a key gets a new one. Error:
     /// ``InvalidInput``.
     public init<P: Procedure>(
         _ procedure: P.Type, _ input: P.Input, lane: String, epoch: Int? = nil, object: Data? = nil, note: Data = Data(),
-        isSealed: Bool = true, isAhead: Bool = false
+        isSealed: Bool = true, isAhead: Bool = false,
+        retires: Leaf? = nil
     ) throws {
         try input.check()
         var input = input
@@ -40,7 +43,7 @@ public struct Draft: Sendable {
         self.epoch = epoch
         self.digest = object.map(sha256)
         self.note = note
-        (self.isSealed, self.isAhead) = (isSealed, isAhead)
+        (self.isSealed, self.isAhead, self.retires) = (isSealed, isAhead, retires)
     }
 }
 
@@ -71,12 +74,14 @@ public struct Write: Codable, Hashable, Sendable, Identifiable {
     public internal(set) var unsealed: Bool?
     /// Set if it passes what waits in its lane.
     public internal(set) var ahead: Bool?
+    /// Of a proposal: the leaf that it removes.
+    public internal(set) var retires: Leaf?
 
     init(id: Int, _ draft: Draft) {
         self.id = id
         (nsid, lane, key, body) = (draft.nsid, draft.lane, draft.key, draft.body)
         (epoch, digest, note) = (draft.epoch, draft.digest, draft.note)
-        (unsealed, ahead) = (draft.isSealed ? nil : true, draft.isAhead ? true : nil)
+        (unsealed, ahead, retires) = (draft.isSealed ? nil : true, draft.isAhead ? true : nil, draft.retires)
     }
 
     /// Whether the write moves the epoch.

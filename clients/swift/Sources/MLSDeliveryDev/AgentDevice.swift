@@ -109,6 +109,7 @@ public actor AgentDevice: MLSDevice {
         guard let commit = reply.commit, let group = reply.group, let epoch = reply.epoch, let info = reply.groupInfo else { return nil }
         return StagedCommit(groupID: group, epoch: epoch, commit: commit, welcome: reply.welcome, groupInfo: info)
     }
+    public func proposeRemoval(of leaf: Leaf, in groupID: Data) throws -> Data { throw Failure(text: "mls-go makes no proposals") }
     public func confirm(groupID: Data) async throws { _ = try await change("confirm", groupID) }
     public func discard(groupID: Data) async throws { _ = try await change("discard", groupID) }
     public func groupInfo(of groupID: Data) async throws -> Data { try await ask("groupInfo", groupID).output ?? Data() }

@@ -188,6 +188,12 @@ public actor FakeMLS: MLSDevice {
         )
     }
 
+    public func proposeRemoval(of leaf: Leaf, in groupID: Data) throws -> Data {
+        var commit = Commit(remove: [leaf])
+        commit.salt = random.bytes(16)
+        return try Self.message(2, groupID, group(groupID).epoch, JSONEncoder().encode(commit), by: own)
+    }
+
     public func confirm(groupID: Data) throws {
         if !confirms { throw Failure.notStaged }
         let group = try group(groupID)

@@ -16,6 +16,7 @@ public actor ModelServer: Transport {
         public var embedUri: String?
         /// The entry of a reset, which is no MLS message.
         var isReset = false
+        public var isProposal: Bool { (try? FakeMLS.parse(ciphertext).content) == 2 }
     }
 
     /// An attachment of a convo.
@@ -91,7 +92,7 @@ public actor ModelServer: Transport {
 
     /// The plaintexts of the log's messages.
     public func texts(_ convo: String) throws -> [String] {
-        try log(convo).filter { !$0.isCommit && !$0.isReset }.map { try FakeMLS.text($0.ciphertext) }
+        try log(convo).filter { !$0.isCommit && !$0.isReset && !$0.isProposal }.map { try FakeMLS.text($0.ciphertext) }
     }
 
     // MARK: Restore
@@ -166,6 +167,13 @@ public actor ModelServer: Transport {
         guard var convo = convos[id] else { return }
         let message = FakeMLS.message(1, convo.group, convo.epoch, plaintext + random.bytes(8), by: leaf)
         append(&convo, message, isCommit: false, sender, embedUri)
+        convos[id] = convo
+    }
+
+    /// A member's proposal to remove a leaf.
+    public func propose(_ commit: FakeMLS.Commit, to id: String, by leaf: Leaf) throws {
+        guard var convo = convos[id] else { return }
+        append(&convo, FakeMLS.message(2, convo.group, convo.epoch, try JSONEncoder().encode(commit), by: leaf), isCommit: false, leaf.account.rawValue)
         convos[id] = convo
     }
 
@@ -376,7 +384,7 @@ public actor ModelServer: Transport {
         answer["messages"] = page.map { index, entry -> [String: Any] in
             [
                 "id": entry.id, "convoId": id, "sender": entry.sender, "epoch": entry.epoch, "seq": index + 1,
-                "createdAt": "2026-11-22T09:30:00.123Z", "messageType": entry.isReset ? "reset" : entry.isCommit ? "commit" : "application",
+                "createdAt": "2026-11-22T09:30:00.123Z", "messageType": entry.isReset ? "reset" : entry.isCommit ? "commit" : entry.isProposal ? "proposal" : "application",
                 // Unpadded, as the service answers, and with a field of a later version.
                 "ciphertext": ["$bytes": entry.ciphertext.base64EncodedString().replacingOccurrences(of: "=", with: "")], "new": 1,
             ].merging(entry.embedUri.map { ["embedUri": $0] } ?? [:]) { _, new in new }
