@@ -151,7 +151,7 @@ extension Messenger {
             thread.silent?.removeAll { $0 == sender?.account }
             return Reading(content: .proposal, sender: sender?.account)
         case .commit(let sender, let isExternal):
-            if isExternal { try askForInvitation(sender.account, before, &thread) }
+            if isExternal { askForInvitation(sender.account, before, &thread) }
             let news = note(before, try await mls.members(of: thread.groupId) ?? [], &thread)
             page.news += news
             page.hasChanged = page.hasChanged || !news.isEmpty
@@ -163,7 +163,7 @@ extension Messenger {
 
     /// Notes a person who has entered by an external commit, and whom nobody in the group has added before. Whether
     /// they may be here the service alone says.
-    private func askForInvitation(_ entered: DID, _ before: [Leaf], _ thread: inout Thread) throws {
+    private func askForInvitation(_ entered: DID, _ before: [Leaf], _ thread: inout Thread) {
         if entered == account || thread.expected?.contains(entered) == true || before.contains(where: { $0.account == entered }) { return }
         if thread.uninvited?.contains(entered) != true { thread.uninvited = (thread.uninvited ?? []) + [entered] }
     }

@@ -62,6 +62,25 @@ final class DevicesTests: XCTestCase {
         await phone.stop()
     }
 
+    /// Bob's PDS is away while Alice invites him: the call waits for it.
+    func testT1AnInvitationWaitsForTheAccount() async throws {
+        let scene = try await Scene()
+        try await scene.list(Self.bobsPhone)
+        await scene.accounts.setAway(Self.bob)
+        let phone = try await scene.open()
+        try await phone.start(listening: false)
+        async let created = phone.create(with: [Self.bob])
+        while await scene.accounts.questions < 2 { await Task.yield() }
+        let pending = await phone.outbox.pending
+        XCTAssertEqual(pending, [])
+        await scene.accounts.setAway(Self.bob, false)
+        let write = try await phone.outbox.finished(created.id)
+        XCTAssertNotNil(try write.answer(of: CreateConvo.self))
+        let claims = await scene.server.claims
+        XCTAssertEqual(claims, 1)
+        await phone.stop()
+    }
+
     /// A device that Bob does not list enters his account's place: it is taken out, and the message that waited for that
     /// is encrypted without it.
     func testT2ADeviceThatTheAccountDoesNotListIsTakenOut() async throws {
