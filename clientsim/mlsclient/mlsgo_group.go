@@ -75,7 +75,8 @@ func (g *goGroup) Process(message []byte) (_ Received, err error) {
 	defer CatchIn(&err, "process")
 	if g.pending != nil && bytes.Equal(message, g.pending.Commit) {
 		epoch := g.Epoch()
-		return Received{Commit: true, Own: true, Epoch: epoch, Sender: g.device.identity}, g.Confirm()
+		own := Leaf{Index: g.Own(), Identity: g.device.identity, SignatureKey: g.device.SignatureKey()}
+		return Received{Commit: true, Own: true, Epoch: epoch, Sender: g.device.identity, From: own}, g.Confirm()
 	}
 	parsed := Must(framing.UnmarshalMLSMessage(message))
 	if public, ok := parsed.AsPublic(); ok {
@@ -101,11 +102,20 @@ func (g *goGroup) Process(message []byte) (_ Received, err error) {
 	if err != nil {
 		return Received{}, fmt.Errorf("process: %w", err)
 	}
-	member, ok := g.state.GetMember(group.LeafNodeIndex(leaf))
+	from, ok := g.leafAt(uint32(leaf))
 	if !ok {
 		return Received{}, fmt.Errorf("process: sender %d is no member", leaf)
 	}
-	return Received{Epoch: private.Epoch, Sender: string(member.Credential.Identity), Plaintext: plaintext}, nil
+	return Received{Epoch: private.Epoch, Sender: from.Identity, From: from, Plaintext: plaintext}, nil
+}
+
+func (g *goGroup) leafAt(index uint32) (Leaf, bool) {
+	member, ok := g.state.GetMember(group.LeafNodeIndex(index))
+	if !ok {
+		return Leaf{}, false
+	}
+	return Leaf{Index: index, Identity: string(member.Credential.Identity),
+		SignatureKey: g.state.MemberSigningKey(member.LeafIndex)}, true
 }
 
 func (g *goGroup) processPublic(message *framing.PublicMessage) (Received, error) {
@@ -120,11 +130,36 @@ func (g *goGroup) processPublic(message *framing.PublicMessage) (Received, error
 	if message.Content.ContentType() != framing.ContentTypeCommit {
 		return Received{}, fmt.Errorf("process: unexpected public content type %d", message.Content.ContentType())
 	}
+	got := Received{Commit: true, Epoch: message.Content.Epoch}
+	got.External = message.Content.Sender.Type == framing.SenderTypeNewMemberCommit
+	if got.External {
+		from, err := entering(message)
+		if err != nil {
+			return Received{}, fmt.Errorf("process: %w", err)
+		}
+		got.From = from
+	} else {
+		got.From, _ = g.leafAt(message.Content.Sender.LeafIndex)
+	}
 	g.Discard()
 	if err := g.state.ProcessPublicMessage(message); err != nil {
 		return Received{}, fmt.Errorf("process commit of epoch %d: %w", message.Content.Epoch, err)
 	}
-	return Received{Commit: true, Epoch: message.Content.Epoch}, nil
+	return got, nil
+}
+
+// entering reads the leaf that an external commit adds. It has no index yet.
+func entering(message *framing.PublicMessage) (Leaf, error) {
+	data, _ := message.Content.CommitData()
+	commit, err := group.UnmarshalCommit(data)
+	if err != nil {
+		return Leaf{}, fmt.Errorf("an external commit: %w", err)
+	}
+	if commit.Path == nil || commit.Path.LeafNode == nil || commit.Path.LeafNode.Credential == nil {
+		return Leaf{}, errors.New("an external commit without a path")
+	}
+	leaf := commit.Path.LeafNode
+	return Leaf{Identity: string(leaf.Credential.Identity), SignatureKey: leaf.SignatureKeyRaw}, nil
 }
 
 func (g *goGroup) Stage(change Change) (*Staged, error) {

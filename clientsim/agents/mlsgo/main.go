@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
@@ -58,6 +59,7 @@ type request struct {
 	LastResort bool     `json:"lastResort"`
 	Add        [][]byte `json:"add"`
 	Remove     []string `json:"remove"`
+	Devices    [][]byte `json:"devices"` // signature keys of leaves to remove
 }
 
 // answer is the answer to one operation. Epoch is absent if the device does not have the group.
@@ -69,11 +71,22 @@ type answer struct {
 	Group     []byte   `json:"group,omitempty"`
 	Epoch     *uint64  `json:"epoch,omitempty"`
 	DeviceID  string   `json:"deviceId,omitempty"`
+	Key       []byte   `json:"signatureKey,omitempty"`
 	Suite     string   `json:"suite,omitempty"`
 	Kind      string   `json:"kind,omitempty"` // commit, proposal, application
 	Commit    []byte   `json:"commit,omitempty"`
 	Welcome   []byte   `json:"welcome,omitempty"`
 	GroupInfo []byte   `json:"groupInfo,omitempty"`
+	// Of a message that was read: who sent it, and whether the sender has entered by it.
+	From     *leaf `json:"from,omitempty"`
+	External bool  `json:"external,omitempty"`
+	// Of a group, a Welcome, a GroupInfo or a KeyPackage.
+	Members []leaf `json:"members,omitempty"`
+}
+
+type leaf struct {
+	Identity string `json:"identity"`
+	Key      []byte `json:"signatureKey"`
 }
 
 type agent struct{ device mlsclient.Device }
@@ -99,6 +112,15 @@ func (a *agent) do(r *request) (_ answer, err error) {
 		return answer{}, nil
 	case "join":
 		return stateOf(Must(a.device.Join(r.Input))), nil
+	case "readWelcome":
+		// A copy joins: the device itself stays as it is.
+		scratch := Must(mlsclient.ImportDevice(Must(a.device.Export())))
+		return stateOf(Must(scratch.Join(r.Input))), nil
+	case "readGroupInfo":
+		info := Must(mlsclient.ReadInfo(r.Input))
+		return answer{Group: info.GroupID, Epoch: &info.Epoch, Members: membersOf(info.Leaves)}, nil
+	case "readKeyPackage":
+		return answer{Members: membersOf([]mlsclient.Leaf{Must(mlsclient.PackageLeaf(r.Input))})}, nil
 	case "stageExternal":
 		return a.stageExternal(r), nil
 	case "confirmExternal":
@@ -127,8 +149,9 @@ func (a *agent) load(r *request) answer {
 	} else {
 		a.device = Must(mlsclient.NewDevice(r.Identity, mlsclient.SuiteX25519))
 	}
-	id := sha256.Sum256(a.device.SignatureKey())
-	return answer{DeviceID: hex.EncodeToString(id[:]), Suite: mlsclient.SuiteX25519.Name()}
+	key := a.device.SignatureKey()
+	id := sha256.Sum256(key)
+	return answer{DeviceID: hex.EncodeToString(id[:]), Key: key, Suite: mlsclient.SuiteX25519.Name()}
 }
 
 func (a *agent) keyPackages(r *request) (got answer) {
@@ -187,7 +210,8 @@ func process(group mlsclient.Group, message []byte) answer {
 	case got.Proposal:
 		kind = "proposal"
 	}
-	return answer{Kind: kind, Output: got.Plaintext}
+	from := leaf{Identity: got.From.Identity, Key: got.From.SignatureKey}
+	return answer{Kind: kind, Output: got.Plaintext, From: &from, External: got.External}
 }
 
 // stage stages a commit. Without anything to do it answers with nothing.
@@ -195,11 +219,13 @@ func stage(group mlsclient.Group, r *request) answer {
 	group.Discard()
 	change := mlsclient.Change{Add: r.Add}
 	for _, leaf := range group.Leaves() {
-		if slices.Contains(r.Remove, leaf.Identity) {
+		is := func(key []byte) bool { return bytes.Equal(key, leaf.SignatureKey) }
+		person, _, _ := strings.Cut(leaf.Identity, "#")
+		if slices.Contains(r.Remove, person) || slices.ContainsFunc(r.Devices, is) {
 			change.Remove = append(change.Remove, leaf.Index)
 		}
 	}
-	if len(r.Remove) > 0 && len(change.Remove) == 0 {
+	if len(r.Remove)+len(r.Devices) > 0 && len(change.Remove) == 0 {
 		return answer{}
 	}
 	return stagedOf(group.ID(), Must(group.Stage(change)))
@@ -212,5 +238,13 @@ func stagedOf(group []byte, staged *mlsclient.Staged) answer {
 
 func stateOf(group mlsclient.Group) answer {
 	epoch := group.Epoch()
-	return answer{Group: group.ID(), Epoch: &epoch}
+	return answer{Group: group.ID(), Epoch: &epoch, Members: membersOf(group.Leaves())}
+}
+
+func membersOf(leaves []mlsclient.Leaf) []leaf {
+	members := make([]leaf, len(leaves))
+	for i, one := range leaves {
+		members[i] = leaf{Identity: one.Identity, Key: one.SignatureKey}
+	}
+	return members
 }

@@ -7,7 +7,7 @@ extension Messenger {
     /// it.
     func commit(_ plan: Plan, _ convo: String, recovering: Bool = false) async throws -> Write? {
         while true {
-            try await sync(convo)
+            try await readToItsEnd(convo)
             let (write, before): (Write?, Write?) = try await turn.take {
                 let pending = await self.outbox.pending
                 if !recovering, let before = pending.first(where: { $0.lane == convo && $0.isCommit }) { return (nil, before) }
@@ -36,12 +36,12 @@ extension Messenger {
         let info = Bytes(staged.groupInfo)
         if let member = plan.remove {
             let input = LeaveConvo.Input(convoId: convo, commit: Base64Text(staged.commit), groupInfo: info, targetDid: member)
-            return try Draft(LeaveConvo.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note)
+            return try Draft(LeaveConvo.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note, isAhead: true)
         }
         let welcome = staged.welcome.map(Base64Text.init)
         if plan.add.isEmpty {
             let input = SubmitCommit.Input(commit: Bytes(staged.commit), convoId: convo, groupInfo: info, welcomeMessage: welcome)
-            return try Draft(SubmitCommit.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note)
+            return try Draft(SubmitCommit.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note, isAhead: plan.isRemoval)
         }
         let input = AddMembers.Input(
             convoId: convo, didList: plan.add, commit: Base64Text(staged.commit), groupInfo: info, receipts: plan.receipts,
@@ -51,9 +51,12 @@ extension Messenger {
     }
 
     /// Enters a convo of the account by external commit, and reads on from there.
+    /// Errors: ``ContraryGroup`` if the GroupInfo is not of the convo's group, and ``UnknownDevices``.
     func rejoin(_ convo: String) async throws {
+        try await listDevice()
         let info = try await ask(GetGroupInfo.self, .init(convoId: convo)).groupInfo.data
         let write = try await turn.take {
+            try await self.mustFit(.groupInfo, convo, self.mls.group(of: info))
             let draft = try await self.draftExternal(convo, info)
             return try await self.outbox.add(draft, with: self.changes(for: draft))
         }
@@ -80,7 +83,8 @@ extension Messenger {
 
     func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite {
         do { return try await rewritten(write) } catch {
-            if error is ServiceError || error is NoAnswer { throw error }
+            if error is UnknownDevices { changed(write.lane) }
+            if error is ServiceError || error is NoAnswer || error is UnknownDevices { throw error }
             if await isInterruption(error) { throw error }
             return .never("it cannot be made anew: \(error)")
         }
@@ -88,7 +92,7 @@ extension Messenger {
 
     /// Whether the work was cut off, by the storage or because it was cancelled. Any other error
     /// comes again.
-    private func isInterruption(_ error: any Error) async -> Bool {
+    func isInterruption(_ error: any Error) async -> Bool {
         if error is CancellationError { return true }
         return await records.failed
     }
@@ -97,11 +101,18 @@ extension Messenger {
         if write.nsid == ProcessExternalCommit.nsid {
             let external = try JSONDecoder().decode(External.self, from: write.note)
             let info = try await ask(GetGroupInfo.self, .init(convoId: external.convoId)).groupInfo.data
-            return try await storing { try await self.draftExternal(external.convoId, info) }
+            return try await storing {
+                try await self.mustFit(.groupInfo, external.convoId, self.mls.group(of: info))
+                return try await self.draftExternal(external.convoId, info)
+            }
         }
         try await catchUp(with: write.lane)
         if write.forked, let digest = write.digest, await records.data(Name.own(digest)) == nil { return .asItIs } // the log has it
-        if write.nsid == SendMessage.nsid { return try await storing { try await self.draftAnew(write) } }
+        if let leaf = write.retires { return try await storing { try await self.draftRetirement(leaf, write.lane) } }
+        if write.nsid == SendMessage.nsid {
+            try await settled(write.lane)
+            return try await storing { try await self.draftAnew(write, orWait: false) }
+        }
         let plan = try JSONDecoder().decode(Plan.self, from: write.note)
         return try await storing { try await self.draftCommit(plan, write.lane) }
     }
@@ -135,11 +146,19 @@ extension Messenger {
             try await followOwn(write, to: successor.id)
         case ProcessExternalCommit.nsid: try await entered(write, answer)
         case AddMembers.nsid, SubmitCommit.nsid, LeaveConvo.nsid:
-            if write.digest == nil { return } // leaving needs no commit
-            try await turn.take {
-                try await self.mls.confirm(groupID: self.thread(write.lane).groupId)
-                try await self.records.write(self.mls.takeChanges())
+            if write.digest == nil { return try await change(write.lane) { $0.left = true } } // leaving needs no commit
+            let hasChanged = try await turn.take {
+                var thread = try await self.thread(write.lane)
+                let before = try await self.mls.members(of: thread.groupId) ?? []
+                try await self.mls.confirm(groupID: thread.groupId)
+                let after = try await self.mls.members(of: thread.groupId) ?? []
+                let news = await self.note(before, after, &thread)
+                var changes = try await self.mls.takeChanges()
+                changes[thread.name] = try encoded(thread)
+                try await self.write(changes, telling: news)
+                return !news.isEmpty
             }
+            if hasChanged { changed(write.lane) }
         case PublishKeyPackages.nsid:
             for result in try Service.read(PublishKeyPackages.Output.self, answer).results where result.status == .rejected {
                 tell(.failed("a KeyPackage was refused: \(result.message ?? "")"))
@@ -153,13 +172,16 @@ extension Messenger {
             if try await self.records.read(Thread.self, Thread.prefix + convo.id) != nil { return } // before a kill
             try await self.mls.confirm(groupID: write.note)
             var changes = try await self.mls.takeChanges()
-            let thread = Thread(convoId: convo.id, groupId: write.note, entered: convo.epoch)
+            var thread = Thread(convoId: convo.id, groupId: write.note, entered: convo.epoch)
+            let others = try await self.mls.members(of: write.note)?.map(\.account).filter { $0 != self.account }
+            thread.silent = Array(Set(others ?? []))
             changes[thread.name] = try encoded(thread)
             if let origin = MLSDelivery.convo(of: write.body) {
                 changes.merge(try await self.services.succession(of: origin, to: convo.id)) { _, new in new }
             }
             try await self.records.write(changes)
         }
+        changed(convo.id)
     }
 
     /// The device has no keys for older entries: it reads behind its own commit.
@@ -169,8 +191,9 @@ extension Messenger {
         let kept = await outbox.keptWrites(lane: external.convoId)
         let unsent = await outbox.pending.filter { $0.lane == external.convoId && $0.epoch != nil }
         try await turn.take {
-            var thread = try await self.records.read(Thread.self, Thread.prefix + external.convoId)
-                ?? Thread(convoId: external.convoId, groupId: external.groupId, entered: -1)
+            let known = try await self.records.read(Thread.self, Thread.prefix + external.convoId)
+            var thread = known ?? Thread(convoId: external.convoId, groupId: external.groupId, entered: -1)
+            if known == nil { thread.expected = try await self.expected(in: external.convoId) }
             if thread.entered == accepted.newEpoch { return } // before a kill
             let lost = try await self.lostWrites(external.convoId, among: kept)
             try await self.outbox.markForked((lost + unsent).map(\.id))
@@ -182,6 +205,7 @@ extension Messenger {
             changes[KeptWelcome.prefix + external.convoId] = .some(nil)
             try await self.records.write(changes)
         }
+        changed(external.convoId)
     }
 
     func refused(_ write: Write, because error: ServiceError) async throws {

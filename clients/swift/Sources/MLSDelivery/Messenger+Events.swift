@@ -59,7 +59,7 @@ extension Messenger {
 
     /// Reads the log. After a fork the device enters the group again, which takes its time.
     func catchUp(with convo: String) async throws {
-        do { try await sync(convo) } catch MessengerError.forked { try await makeGood(convo) }
+        do { try await readToItsEnd(convo) } catch MessengerError.forked { try await makeGood(convo) }
     }
 
     /// An account can be in a convo with another device only: then there is no Welcome for this one.
@@ -68,6 +68,8 @@ extension Messenger {
     func joinIfInvited(_ convo: String) async throws {
         do { try await join(convo) } catch MessengerError.needsInvitation {
             // The app has been told.
+        } catch is ContraryGroup {
+            // The app has got a finding.
         } catch let error as ServiceError where error.name == .convoClosed {
             // The device was never in it, and cannot enter it any more.
         }
@@ -109,7 +111,9 @@ extension Messenger {
             } else if try await event.deviceId == mls.deviceID {
                 joinLater(event.convoId)
             }
-        case .membershipEvent(let event): tell(.membership(event))
+        case .membershipEvent(let event):
+            tell(.membership(event))
+            if event.commitNeeded == true, event.did != account { later { try await $0.removeIfGone(event.did, from: event.convoId) } }
         case .arrivalEvent(let event): tell(.arrived(event))
         case .resetEvent(let event):
             try await known(event.convoId)

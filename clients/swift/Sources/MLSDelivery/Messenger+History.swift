@@ -373,7 +373,7 @@ extension Messenger {
     ) async throws -> Write {
         try await turn.take {
             let more = try await changes(self)
-            let draft = try await self.draftMessage(message.plaintext(), convo, nil, embedUri)
+            let draft = try await self.draftOrWait(message.plaintext(), convo, nil, embedUri)
             return try await self.outbox.add(draft, with: self.changes(for: draft).merging(more) { _, new in new })
         }
     }
@@ -382,25 +382,29 @@ extension Messenger {
 
     /// Adds to the changes of a page what an entry says about history, and returns what the inbox gets. The
     /// caller has the turn.
-    func hear(_ content: Entry.Content, _ view: Defs.MessageView, _ changes: inout Changes, _ events: inout [MessengerEvent]) async throws -> Entry.Content {
+    func hear(
+        _ content: Entry.Content, in convo: String, _ seq: Int, by sender: DID, _ changes: inout Changes, _ events: inout [MessengerEvent]
+    ) async throws -> Entry.Content {
         switch content {
         case .own(let note): return HistoryMessage.isHistory(note) ? .history : content
         case .message(let plaintext):
             guard HistoryMessage.isHistory(plaintext) else { return content }
-            if let message = HistoryMessage(plaintext: plaintext) { try await hear(message, view, &changes, &events) }
+            if let message = HistoryMessage(plaintext: plaintext) { try await hear(message, in: convo, seq, by: sender, &changes, &events) }
             return .history
         default: return content
         }
     }
 
-    private func hear(_ message: HistoryMessage, _ view: Defs.MessageView, _ changes: inout Changes, _ events: inout [MessengerEvent]) async throws {
-        let (convo, id) = (view.convoId, message.id)
+    private func hear(
+        _ message: HistoryMessage, in convo: String, _ seq: Int, by sender: DID, _ changes: inout Changes, _ events: inout [MessengerEvent]
+    ) async throws {
+        let id = message.id
         let requestName = { HistoryRequest.name(convo, $0) }
         switch message.type {
         case "request":
             guard try await pending(HistoryRequest.self, requestName(id), changes) == nil else { return }
             let request = HistoryRequest(
-                convoId: convo, id: id, account: view.sender, device: message.device ?? "", before: message.before ?? 0, seq: view.seq
+                convoId: convo, id: id, account: sender, device: message.device ?? "", before: message.before ?? 0, seq: seq
             )
             changes[request.name] = try encoded(request)
             try await bound(HistoryRequest.self, HistoryRequest.folder(convo), &changes) { $0.isMine ? nil : ($0.name, $0.seq) }
@@ -408,9 +412,9 @@ extension Messenger {
         case "agree":
             let name = requestName(message.request ?? "")
             guard var request = try await pending(HistoryRequest.self, name, changes), request.agreed.count < Self.mostKept,
-                !request.agreed.contains(view.sender)
+                !request.agreed.contains(sender)
             else { return }
-            request.agreed.append(view.sender)
+            request.agreed.append(sender)
             changes[name] = try encoded(request)
             events.append(.historyRequest(request))
         case "bundle":
@@ -418,27 +422,28 @@ extension Messenger {
             let parts = message.parts ?? []
             let asked = try await pending(HistoryRequest.self, requestName(message.request ?? ""), changes)
             let bundle = HistoryBundle(
-                convoId: convo, id: id, request: message.request ?? "", from: view.sender, entries: message.entries ?? 0,
-                bytes: parts.reduce(0) { $0 &+ $1.size }, isAsked: asked?.isMine == true, seq: view.seq, parts: parts
+                convoId: convo, id: id, request: message.request ?? "", from: sender, entries: message.entries ?? 0,
+                bytes: parts.reduce(0) { $0 &+ $1.size }, isAsked: asked?.isMine == true, seq: seq, parts: parts
             )
             changes[bundle.name] = try encoded(bundle)
             try await bound(HistoryBundle.self, HistoryBundle.folder(convo), &changes) {
                 $0.isAsked || $0.state == .importing ? nil : ($0.name, $0.seq)
             }
             events.append(.historyBundle(bundle))
-        case "cancel": try await hearCancel(id, view, &changes, &events)
+        case "cancel": try await hearCancel(id, in: convo, by: sender, &changes, &events)
         default: break
         }
     }
 
-    private func hearCancel(_ id: String, _ view: Defs.MessageView, _ changes: inout Changes, _ events: inout [MessengerEvent]) async throws {
-        let convo = view.convoId
-        if var bundle = try await pending(HistoryBundle.self, HistoryBundle.name(convo, id), changes), bundle.from == view.sender, bundle.state != .imported {
+    private func hearCancel(
+        _ id: String, in convo: String, by sender: DID, _ changes: inout Changes, _ events: inout [MessengerEvent]
+    ) async throws {
+        if var bundle = try await pending(HistoryBundle.self, HistoryBundle.name(convo, id), changes), bundle.from == sender, bundle.state != .imported {
             bundle.state = .cancelled
             changes[bundle.name] = try encoded(bundle)
             events.append(.historyBundle(bundle))
         }
-        guard let request = try await pending(HistoryRequest.self, HistoryRequest.name(convo, id), changes), request.account == view.sender else { return }
+        guard let request = try await pending(HistoryRequest.self, HistoryRequest.name(convo, id), changes), request.account == sender else { return }
         changes[request.name] = .some(nil)
         for share in try await records.list(Share.self, Share.prefix) where share.request == id && share.convoId == convo && !share.sent {
             changes[share.name] = .some(nil)

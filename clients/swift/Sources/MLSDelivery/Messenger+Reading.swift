@@ -15,7 +15,7 @@ extension Messenger {
             let back = page == nil ? try await lastCommon(before) : nil
             again = try await turn.take {
                 var thread = try await self.thread(convo)
-                if thread != before { return true } // the device entered the group again meanwhile
+                if !thread.hasSamePlace(as: before) { return true } // the device entered the group again meanwhile
                 guard let page else {
                     try await self.rewind(&thread, to: back ?? 0)
                     await self.later { try await $0.makeGood(convo) }
@@ -38,79 +38,134 @@ extension Messenger {
         } catch let error as ServiceError where error.name == .invalidCursor { return nil }
     }
 
-    private func take(_ page: [Defs.MessageView], _ thread: inout Thread) async throws {
+    /// What reading a page changes.
+    private struct Page {
+        var hasChanged = false // the group has other members, or a proposal removes one
         var changes: Changes = [:]
+        var events: [MessengerEvent] = []
+        var news: [News.Content] = []
+    }
+
+    /// An entry as it was read, and who has sent it by MLS.
+    private struct Reading {
+        var content: Entry.Content
+        var sender: DID?
+        /// Of a message: the sender's leaf.
+        var leaf: Leaf?
+    }
+
+    private func take(_ views: [Defs.MessageView], _ thread: inout Thread) async throws {
+        var page = Page()
         var forked: MessengerError?
-        var heard: [MessengerEvent] = []
         // A device that is stuck before the entry goes on, too.
-        let successor = page.last.flatMap(Self.successor(in:))
+        let successor = views.last.flatMap(Self.successor(in:))
         if let successor { goOnLater(thread.convoId, successor) }
-        for view in page {
+        for view in views {
             guard view.seq == thread.seq + 1 || thread.seq == 0 else {
                 throw MessengerError.gap(convoId: thread.convoId, after: thread.seq)
             }
             let digest = sha256(view.ciphertext.data)
-            guard let content = try await content(of: view, digest, thread, &changes) else {
+            guard let reading = try await read(view, digest, &thread, &page) else {
                 forked = .forked(convoId: thread.convoId)
                 break
             }
-            let entry = Entry(
-                convoId: thread.convoId, seq: view.seq, messageId: view.id, sender: view.sender,
-                content: try await hear(content, view, &changes, &heard), createdAt: view.createdAt, digest: digest, embedUri: view.embedUri
+            let sender = named(reading, view, &page)
+            var entry = Entry(
+                convoId: thread.convoId, seq: view.seq, messageId: view.id, sender: sender, content: reading.content, createdAt: view.createdAt,
+                digest: digest, embedUri: view.embedUri
             )
+            if let leaf = reading.leaf, try await !mayShow(leaf, thread) {
+                let withheld = Withheld(entry: entry, leaf: leaf)
+                page.changes[withheld.name] = try encoded(withheld)
+                entry.content = .withheld
+                page.hasChanged = true
+            } else {
+                entry.content = try await hear(entry.content, in: thread.convoId, view.seq, by: sender, &page.changes, &page.events)
+            }
             if thread.readFrom == nil, view.epoch >= thread.entered { thread.readFrom = view.seq }
-            changes[entry.name] = try encoded(entry)
-            changes[ReadMark.name(thread.convoId, view.seq)] = try encoded(ReadMark(seq: view.seq, messageId: view.id, digest: digest))
-            changes[ReadMark.name(thread.convoId, view.seq - ReadMark.most)] = .some(nil)
+            page.changes[entry.name] = try encoded(entry)
+            let mark = ReadMark(seq: view.seq, messageId: view.id, digest: digest, sender: sender)
+            page.changes[ReadMark.name(thread.convoId, view.seq)] = try encoded(mark)
+            page.changes[ReadMark.name(thread.convoId, view.seq - ReadMark.most)] = .some(nil)
             (thread.seq, thread.messageId) = (view.seq, view.id)
         }
-        if changes.isEmpty && forked == nil { return }
+        if page.changes.isEmpty && forked == nil { return }
         if let successor {
-            changes.merge(try await services.succession(of: thread.convoId, to: successor)) { _, new in new }
-            thread.resetTo = successor
+            page.changes.merge(try await services.succession(of: thread.convoId, to: successor)) { _, new in new }
+            if thread.resetTo == nil, thread.doubted != successor { thread.resetTo = successor }
         }
-        changes[thread.name] = try encoded(thread)
-        changes.merge(try await mls.takeChanges()) { _, new in new }
-        try await records.write(changes)
+        page.changes[thread.name] = try encoded(thread)
+        page.changes.merge(try await mls.takeChanges()) { _, new in new }
+        try await write(page.changes, telling: page.news)
         tell(.received(convoId: thread.convoId))
-        for event in heard { tell(event) }
+        for event in page.events { tell(event) }
+        if page.hasChanged { changed(thread.convoId) }
         if let forked { throw forked }
     }
 
+    /// Who has sent an entry: MLS says it. The app hears if the service has named another one.
+    private func named(_ reading: Reading, _ view: Defs.MessageView, _ page: inout Page) -> DID {
+        guard let sender = reading.sender, sender != view.sender else { return view.sender }
+        let sentence = "convo \(view.convoId): entry \(view.seq) is of \(sender), and the service says that it is of \(view.sender)"
+        page.news.append(.finding(Finding(convoId: view.convoId, what: .sender, sentence: sentence)))
+        return sender
+    }
+
     /// Reads one entry. Its own bytes say what it is. nil is a fork.
-    private func content(
-        of view: Defs.MessageView, _ digest: Data, _ thread: Thread, _ changes: inout Changes
-    ) async throws -> Entry.Content? {
+    private func read(_ view: Defs.MessageView, _ digest: Data, _ thread: inout Thread, _ page: inout Page) async throws -> Reading? {
         let loose = Name.loose(thread.convoId, digest)
         if let before = try await records.read(ReadMark.self, loose) {
-            changes[loose] = .some(nil)
-            return .moved(from: before.messageId)
+            page.changes[loose] = .some(nil)
+            return Reading(content: .moved(from: before.messageId), sender: before.sender)
         }
-        if view.messageType == .reset { return .reset }
+        if view.messageType == .reset { return Reading(content: .reset) }
         let isCommit = view.messageType == .commit
         let epoch = try await mls.epoch(of: thread.groupId) ?? 0
         let own = await records.data(Name.own(digest))
         if let note = own {
-            changes[Name.own(digest)] = .some(nil)
-            if !isCommit { return .own(note) }
-            if view.epoch < epoch { return .commit } // confirmed by its answer
+            page.changes[Name.own(digest)] = .some(nil)
+            if !isCommit { return Reading(content: view.messageType == .proposal ? .proposal : .own(note), sender: account) }
+            if view.epoch < epoch { return Reading(content: .commit, sender: account) } // confirmed by its answer
         }
         if thread.rewound, isCommit, view.epoch + 1 >= thread.entered, view.epoch < epoch { return nil }
-        if view.epoch < thread.entered || thread.rewound && view.epoch < epoch { return isCommit ? .commit : .unreadable }
+        if view.epoch < thread.entered || thread.rewound && view.epoch < epoch { return Reading(content: isCommit ? .commit : .unreadable) }
+        let before = isCommit ? try await mls.members(of: thread.groupId) ?? [] : []
         let received: Received
         do { received = try await mls.process(view.ciphertext.data, in: thread.groupId) } catch {
             if own != nil { // a commit that was discarded, and arrived later
-                changes.removeValue(forKey: Name.own(digest))
+                page.changes.removeValue(forKey: Name.own(digest))
                 return nil
             }
             throw MessengerError.unreadable(convoId: thread.convoId, seq: view.seq, String(describing: error))
         }
         switch received {
-        case .application(let plaintext): return .message(plaintext)
-        case .proposal: return .proposal
-        case .commit: return .commit
-        case .past: return .unreadable
+        case .application(let plaintext, let sender):
+            thread.silent?.removeAll { $0 == sender.account }
+            return Reading(content: .message(plaintext), sender: sender.account, leaf: sender)
+        case .proposal(let sender, let removed):
+            // It leaves: its own person has proposed to remove it.
+            if let sender, let removed, sender.account == removed.account {
+                thread.leaving = (thread.leaving ?? []) + [removed.signatureKey]
+                page.hasChanged = true
+            }
+            thread.silent?.removeAll { $0 == sender?.account }
+            return Reading(content: .proposal, sender: sender?.account)
+        case .commit(let sender, let isExternal):
+            if isExternal { askForInvitation(sender.account, before, &thread) }
+            let news = note(before, try await mls.members(of: thread.groupId) ?? [], &thread)
+            page.news += news
+            page.hasChanged = page.hasChanged || !news.isEmpty
+            thread.silent?.removeAll { $0 == sender.account }
+            return Reading(content: .commit, sender: sender.account)
+        case .past: return Reading(content: .unreadable)
         }
+    }
+
+    /// Notes a person who has entered by an external commit, and whom nobody in the group has added before. Whether
+    /// they may be here the service alone says.
+    private func askForInvitation(_ entered: DID, _ before: [Leaf], _ thread: inout Thread) {
+        if entered == account || thread.expected?.contains(entered) == true || before.contains(where: { $0.account == entered }) { return }
+        if thread.uninvited?.contains(entered) != true { thread.uninvited = (thread.uninvited ?? []) + [entered] }
     }
 
     // MARK: After a loss

@@ -69,14 +69,14 @@ extension Messenger {
         // What is accepted from here on is not lost, although the log was perhaps read before it.
         let kept = await outbox.keptWrites(lane: convo)
         do {
-            try await sync(convo)
+            try await readToItsEnd(convo)
             try await resend(convo, lostWrites(convo, among: kept), phase, &step)
-            try await sync(convo)
+            try await readToItsEnd(convo)
         } catch MessengerError.forked {
             guard phase >= .enterAgain else { return Regained(progress: false, waiting: true) }
             try await rejoin(convo)
             step.progress = true
-            try await sync(convo)
+            try await readToItsEnd(convo)
         } catch let error as ServiceError where error.name == .convoNotFound {
             return Regained(progress: false, waiting: phase < .enterAgain)
         }
@@ -84,7 +84,7 @@ extension Messenger {
             guard phase >= .enterAgain, !step.progress else { return Regained(progress: step.progress, waiting: true) }
             try await rejoin(convo)
             step.progress = true
-            try await sync(convo)
+            try await readToItsEnd(convo)
         }
         if phase >= .enterAgain { try await makeAnew(convo, lostWrites(convo, among: kept), phase, &step) }
         return step
@@ -108,7 +108,7 @@ extension Messenger {
     func lostWrites(_ convo: String, among kept: [Write]) async throws -> [Write] {
         guard let thread = try await records.read(Thread.self, Thread.prefix + convo) else { return [] }
         var lost: [Write] = []
-        for write in kept {
+        for write in kept where write.retires == nil {
             guard let digest = write.digest, await outbox[write.id] != nil else { continue }
             if !thread.rewound, let epoch = write.epoch, epoch < thread.entered { continue } // not its log then
             let unread = await records.data(Name.own(digest)) != nil
@@ -158,7 +158,7 @@ extension Messenger {
                 step.waiting = true
             } else {
                 try await turn.take {
-                    let draft = try await self.draftAnew(write)
+                    let draft = try await self.draftAnew(write, orWait: true)
                     var changes = try await self.changes(for: draft)
                     changes[Name.own(digest)] = .some(nil)
                     changes[Name.loose(convo, digest)] = .some(nil)

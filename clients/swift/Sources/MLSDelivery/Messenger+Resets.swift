@@ -24,7 +24,9 @@ extension Messenger {
             goOnLater(convo, successor)
             throw MessengerError.moved(convoId: convo, successor: successor)
         }
-        let others = view.members.map(\.did).filter { $0 != account }
+        // Who is not in the group is not taken along because the service says so: others would not follow.
+        let people = try await Set((mls.members(of: thread(convo).groupId) ?? []).map(\.account))
+        let others = view.members.map(\.did).filter { $0 != account && people.contains($0) }
         var all = Claimed()
         for first in stride(from: 0, to: others.count, by: Self.mostClaimed) {
             let some = Array(others[first..<min(first + Self.mostClaimed, others.count)])
@@ -38,7 +40,7 @@ extension Messenger {
     private func addReset(of convo: String, _ reason: ResetConvo.Input.Reason, _ claimed: Claimed) async throws -> Write {
         try await turn.take {
             if let pending = await self.pendingReset(of: convo) { return pending }
-            let group = try await self.startGroup(claimed.packages)
+            let group = try await self.startGroup(claimed.packages, inPlaceOf: self.thread(convo).groupId)
             let input = ResetConvo.Input(
                 convoId: convo, groupInfo: Bytes(group.info), reason: reason, receipts: claimed.receipts,
                 welcomeMessage: group.welcome.map(Base64Text.init)
@@ -108,6 +110,7 @@ extension Messenger {
     func note(_ successor: String, of convo: String) async throws {
         try await turn.take {
             guard var thread = try await self.records.read(Thread.self, Thread.prefix + convo), thread.resetTo != successor else { return }
+            if thread.doubted == successor { return }
             thread.resetTo = successor
             var changes = try await self.services.succession(of: convo, to: successor)
             changes[thread.name] = try encoded(thread)
@@ -116,25 +119,47 @@ extension Messenger {
     }
 
     func goOnLater(_ convo: String, _ successor: String) {
-        later { try await $0.goOn(convo, successor) }
+        later { try await $0.goOnOnce(convo, successor) }
+    }
+
+    /// Goes on, or once more if that is under way.
+    private func goOnOnce(_ convo: String, _ successor: String) async throws {
+        if following.keys.contains(convo) { return following[convo] = .some(successor) }
+        defer { following[convo] = nil }
+        var next: String? = successor
+        while let one = next {
+            following[convo] = .some(nil)
+            try await goOn(convo, one)
+            next = following[convo] ?? nil
+        }
     }
 
     /// Enters the convo that goes on in the place of one that was reset, with a Welcome or by external commit,
     /// and sends there what was refused here. The app is told once.
-    private func goOn(_ convo: String, _ successor: String) async throws {
-        guard try await records.read(Thread.self, Thread.prefix + convo) != nil else { return }
-        try await note(successor, of: convo)
+    private func goOn(_ convo: String, _ named: String) async throws {
+        guard let before = try await records.read(Thread.self, Thread.prefix + convo), before.doubted != named else { return }
+        let successor = before.successor ?? named
+        if before.successor == nil { try await note(successor, of: convo) }
         if try await records.read(Thread.self, Thread.prefix + successor) == nil { try await waitIfOwn(successor, of: convo) }
-        if try await records.read(Thread.self, Thread.prefix + successor) == nil {
-            do { try await join(successor) } catch let error as ServiceError where error.name == .convoClosed {
-                guard let next = Self.successor(in: error.message) else { throw error }
-                return try await goOn(convo, next) // it was reset, too
+        if before.successor == nil { await readOldLog(convo) } // it says who may be in the successor
+        do {
+            if try await records.read(Thread.self, Thread.prefix + successor) == nil {
+                try await join(successor)
+            } else if before.successor == nil {
+                try await check(convo, successor)
             }
+        } catch is ContraryGroup {
+            // It stays in the old convo. The app has got a finding, and can ask the person.
+            return try await change(convo) { ($0.resetTo, $0.doubted) = (nil, successor) }
+        } catch let error as ServiceError where error.name == .convoClosed {
+            guard let next = Self.successor(in: error.message) else { throw error }
+            try await pass(convo, successor)
+            return try await goOn(convo, next) // it was reset, too
         }
         try await turn.take {
             for write in await self.outbox.refused where write.lane == convo && write.nsid == SendMessage.nsid && Self.successor(of: write) != nil {
                 let before = try JSONDecoder().decode(SendMessage.Input.self, from: write.body)
-                let draft = try await self.draftMessage(write.note, successor, before.embedType, before.embedUri)
+                let draft = try await self.draftOrWait(write.note, successor, before.embedType, before.embedUri)
                 try await self.outbox.move(write, draft, with: self.changes(for: draft))
             }
         }
@@ -146,6 +171,42 @@ extension Messenger {
             return true
         }
         if first { tell(.moved(convoId: convo, successor: successor)) }
+    }
+
+    /// Goes on in what the service says is the successor of a convo, though its members have not made it, as far as
+    /// MLS shows: ``Finding`` with `successor`. Ask the person first. Errors: `unknownConvo`.
+    public func moveTo(_ successor: String, from convo: String) async throws {
+        _ = try await thread(convo)
+        try await change(convo) { ($0.doubted, $0.moveTo) = (nil, successor) }
+        try await goOnOnce(convo, successor)
+    }
+
+    /// A device that is stuck, or that the service refuses, goes on with what it has read.
+    private func readOldLog(_ convo: String) async {
+        do { try await readToItsEnd(convo) } catch {}
+    }
+
+    /// Notes the group of a successor that this device does not enter: the next one is bound to it.
+    private func pass(_ convo: String, _ successor: String) async throws {
+        let id = try await bytes(ofHexadecimal: ask(GetConvo.self, .init(convoId: successor)).convo.groupId)
+        try await change(convo) { if $0.resetVia?.contains(id) != true { $0.resetVia = ($0.resetVia ?? []) + [id] } }
+    }
+
+    /// Checks a successor in which this device is already: its Welcome has come before the news of the reset.
+    private func check(_ convo: String, _ successor: String) async throws {
+        let (before, thread) = try await (thread(convo), thread(successor))
+        let members = try await mls.members(of: thread.groupId) ?? []
+        do {
+            try await mustSucceed(before, GroupState(groupID: thread.groupId, epoch: thread.entered, members: members))
+        } catch let error as ContraryGroup {
+            try await find(error.what, convo, error.description)
+            throw error
+        }
+        let people = try await people(in: before)
+        try await change(successor) { now in
+            now.expected = people
+            now.uninvited?.removeAll { people.contains($0) }
+        }
     }
 
     /// If the successor is that of this device's own reset, waits for the answer, which puts the device into

@@ -17,10 +17,7 @@ extension Messenger {
         formatter.formatOptions = [.withInternetDateTime, .withFractionalSeconds]
         let record = ["$type": collection, "deliveryService": home.rawValue, "createdAt": formatter.string(from: surroundings.now())]
         let body: [String: Any] = ["repo": account.rawValue, "collection": collection, "rkey": "self", "record": record]
-        let route = Route(base: pds.base, renew: pds.renew) { // the PDS is to take the call itself
-            try await pds.headers($0).filter { $0.key.lowercased() != "atproto-proxy" }
-        }
-        _ = try await Service(route, transport: service.transport).post(nsid, body: JSONSerialization.data(withJSONObject: body))
+        _ = try await Service(pds.toPDS, transport: service.transport).post(nsid, body: JSONSerialization.data(withJSONObject: body))
     }
 
     // MARK: Inviting
@@ -39,11 +36,31 @@ extension Messenger {
             )
             let found: [Defs.KeyPackageRef]
             do { found = try await ask(GetKeyPackages.self, claim, at: home, once: !all && !isHere).keyPackages } catch where !all && !isHere { continue }
-            for person in people where all && !found.contains(where: { $0.did == person }) { throw MessengerError.noKeyPackage(person) }
-            claimed.packages += found.map(\.keyPackage.data)
+            let packages = try await admitted(found.map(\.keyPackage.data), people, all)
+            for person in people where all && !packages.contains(where: { $0.account == person }) { throw MessengerError.noKeyPackage(person) }
+            claimed.packages += packages.map { $0.package }
             if !isHere { claimed.receipts = (claimed.receipts ?? []) + found.compactMap(\.receipt) }
         }
         return claimed
+    }
+
+    /// The KeyPackages of devices that those people list whom this person has asked for: the service has chosen them, and
+    /// could have made them itself. If all people are needed, it waits while an account cannot be asked.
+    private func admitted(_ packages: [Data], _ people: [DID], _ all: Bool) async throws -> [(package: Data, account: DID)] {
+        var asked: [(package: Data, leaf: Leaf)] = []
+        for package in packages {
+            let leaf = try await mls.leaf(ofKeyPackage: package)
+            if people.contains(leaf.account) { asked.append((package, leaf)) }
+        }
+        var attempts = 0
+        while true {
+            let devices = try await judge(asked.map { $0.leaf })
+            let known = zip(asked, devices).compactMap { $1.isKnown ? (package: $0.package, account: $1.account) : nil }
+            let waiting = devices.filter { device in device.state == .waiting && !known.contains { $0.account == device.account } }
+            if !all || waiting.isEmpty { return known }
+            try await surroundings.sleep(surroundings.backoff(after: attempts, AccountAway(waiting[0].account, "")))
+            attempts += 1
+        }
     }
 
     /// Asks the convo's service for the homes of people. Who has named none has the KeyPackages there, if

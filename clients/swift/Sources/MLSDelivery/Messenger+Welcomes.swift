@@ -8,7 +8,8 @@ extension Messenger {
     /// that is stored needs no service: then the device has joined when this returns, and confirms
     /// as soon as it can. If joining fails, it says so to the service, keeps the bytes, and fetches
     /// once more. If that fails too, it comes back by an external commit. It can be called again
-    /// after a kill at any point. Errors: `needsInvitation`, `unknownConvo`.
+    /// after a kill at any point. A Welcome for another group than the convo's, or for one that the device has, is
+    /// refused. Errors: `needsInvitation`, `unknownConvo`, ``ContraryGroup``.
     public func join(_ convo: String) async throws {
         try await checkID(convo)
         if let running = joining[convo] { return try await running.value }
@@ -23,13 +24,17 @@ extension Messenger {
 
     private func joinNow(_ convo: String) async throws {
         var stored = try await records.read(KeptWelcome.self, KeptWelcome.prefix + convo)
+        if stored == nil { try await readIfIn(convo) }
+        var isSuperseded = false
         for _ in 0..<2 {
-            guard let kept = if let stored { stored } else { try await fetchWelcome(convo) } else {
+            guard let found = if let stored { stored } else { try await fetchWelcome(convo) } else {
                 if try await records.read(Thread.self, Thread.prefix + convo) != nil { return } // it has joined
                 break
             }
             stored = nil
-            guard try await joined(kept) else { continue }
+            let kept = isSuperseded ? found.replacing : found
+            guard try await joinedPatiently(kept) else { continue }
+            changed(convo)
             let isNewest: Bool
             do { isNewest = try await confirm(kept) { [service] in try await service.call(ConfirmWelcome.self, $0) } } catch {
                 guard RetryRule.verdict(on: error) == .again else { throw error }
@@ -40,6 +45,7 @@ extension Messenger {
                 tell(.joined(convoId: convo))
                 return try await sync(convo)
             }
+            isSuperseded = true
         }
         do { try await rejoin(convo) } catch let error as ServiceError where error.name == .groupInfoNotFound {
             try await restock(atLeast: 1)
@@ -48,6 +54,25 @@ extension Messenger {
         }
         tell(.joined(convoId: convo))
         try await sync(convo)
+    }
+
+    /// Reads the log of a group that this device has: a commit can have removed the device from it.
+    private func readIfIn(_ convo: String) async throws {
+        guard let thread = try await records.read(Thread.self, Thread.prefix + convo), thread.left != true else { return }
+        do { try await readToItsEnd(convo) } catch is MessengerError {} catch let error as ServiceError {
+            if RetryRule.verdict(on: error) == .again { throw error }
+        }
+    }
+
+    /// Waits while the accounts of the group's devices cannot be asked, if they must be before the device enters.
+    private func joinedPatiently(_ kept: KeptWelcome) async throws -> Bool {
+        var attempts = 0
+        while true {
+            do { return try await joined(kept) } catch let error as UnknownDevices {
+                try await surroundings.sleep(surroundings.backoff(after: attempts, error))
+                attempts += 1
+            }
+        }
     }
 
     /// What the service has. nil if it is gone.
@@ -66,16 +91,20 @@ extension Messenger {
     /// Joins and stores that, in one write with the MLS state. A failure is reported, and false.
     private func joined(_ kept: KeptWelcome) async throws -> Bool {
         if kept.joined { return true }
-        let failure: String? = try await turn.take {
+        let (convo, replaces) = (kept.convoId, kept.replaces == true)
+        let failure: (any Error)? = try await turn.take {
             let state: GroupState
-            do { state = try await self.mls.join(welcome: kept.welcome) } catch {
+            do {
+                state = try await self.mls.join(welcome: kept.welcome) { try await self.mustFit(.welcome, convo, $0, replaces: replaces) }
+            } catch {
                 try await self.records.write(self.mls.takeChanges())
-                return String(describing: error)
+                return error
             }
             var done = kept
             done.joined = true
             var changes = try await self.mls.takeChanges()
-            let thread = Thread(convoId: kept.convoId, groupId: state.groupID, entered: state.epoch)
+            var thread = Thread(convoId: kept.convoId, groupId: state.groupID, entered: state.epoch)
+            thread.expected = try await self.expected(in: convo)
             changes[thread.name] = try encoded(thread)
             changes[kept.name] = try encoded(done)
             for name in await self.records.names(ReadMark.folder(kept.convoId)) { changes[name] = .some(nil) }
@@ -83,9 +112,14 @@ extension Messenger {
             return nil
         }
         guard let failure else { return true }
-        let details = String(decoding: failure.utf8.prefix(Self.mostDetails), as: UTF8.self)
+        if failure is UnknownDevices || failure is CancellationError { throw failure }
+        let details = String(decoding: String(describing: failure).utf8.prefix(Self.mostDetails), as: UTF8.self)
         let input = ConfirmWelcome.Input(convoId: kept.convoId, success: false, errorDetails: details, keyPackageRef: kept.keyPackageRef)
         _ = try await patiently { try await $0.call(ConfirmWelcome.self, input) }
+        if failure is ContraryGroup {
+            try await records.write([kept.name: nil])
+            throw failure
+        }
         return false
     }
 
@@ -110,10 +144,11 @@ extension Messenger {
     public static let stock = 100
     static let packagesLane = "keypackages"
 
-    /// Publishes KeyPackages if the service has too few of this device, and a last-resort one if it has none.
+    /// Lists this device in its account, and publishes KeyPackages if the service has too few of this device, and a last-resort one if it has none.
     /// Through the outbox: a lost answer costs nothing. The first time it also withdraws those whose private
     /// halves the device has lost.
     public func restock(atLeast: Int = 0) async throws {
+        try await listDevice()
         let device = try await mls.deviceID
         try await withdrawLost(of: device)
         let stats = try await ask(GetKeyPackageStats.self, .init(deviceId: device))

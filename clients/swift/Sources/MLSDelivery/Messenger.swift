@@ -17,13 +17,18 @@ public enum MessengerEvent: Sendable, Hashable {
     /// The convo was reset, and goes on under another id: the device is in its successor. Messages that waited go
     /// there. The old convo can be read.
     case moved(convoId: String, successor: String)
-    /// A person whom the account has added has joined with a device, or could not.
+    /// The service reports that a person whom the account has added has joined with a device, or could not. That
+    /// somebody has joined is sure when they write.
     case arrived(StreamConvoEvents.ArrivalEvent)
     case outbox(OutboxEvent)
     /// A device asks for the history of a convo: the app asks its person, and calls `agree`.
     case historyRequest(HistoryRequest)
     /// Somebody has made a bundle of history, or it was cancelled.
     case historyBundle(HistoryBundle)
+    /// The service says what MLS does not show: tell the person. A kill does not lose it: see `news`.
+    case finding(Finding)
+    /// A device has entered a group, or left it, or its account says otherwise than before. A kill does not lose it.
+    case device(DeviceNews)
     /// Another event, such as that somebody types.
     case other(StreamConvoEvents.Event)
     /// The work failed and is not tried again by itself.
@@ -40,7 +45,7 @@ public enum MessengerError: Error, Hashable {
     case needsInvitation(convoId: String)
     /// The convo was reset before.
     case moved(convoId: String, successor: String)
-    /// The claim returned no KeyPackage of the account.
+    /// The claim returned no KeyPackage of the account, or none of a device that it lists.
     case noKeyPackage(DID)
     /// The convo is at another service than this one.
     case notAt(DID, convoId: String)
@@ -62,6 +67,11 @@ public actor Messenger {
     /// home. For `Attachments`, and for calls of the app.
     public nonisolated let service: Service
     let services: Services
+    let accounts: any Accounts
+    private let deviceName: String?
+    /// Whether a device is used of which the account does not say that it is its own: by default not.
+    let decide: @Sendable (Doubt) async -> Bool
+    private var listed: Task<Void, any Error>?
     let mls: any MLSDevice
     let records: Records
     let surroundings: Surroundings
@@ -73,6 +83,15 @@ public actor Messenger {
     var busyWithHistory: Set<String> = [] // bundles that are made or imported now
     private let author: AuthorOfMessenger
     private var tasks: [UUID: Task<Void, Never>] = [:]
+    var lastNews = 0 // its id
+    var asking: [String: Task<Device, any Error>] = [:] // accounts that are asked now, by the device
+    var settling: [String: Task<[Device], any Error>] = [:] // convos whose members are judged now
+    var watching: Set<String> = [] // convos that are judged again until all devices are known
+    var stale: Set<String> = [] // convos whose members have changed since they were judged
+    var clear: Set<String> = [] // convos whose devices are all known
+    var removing: Set<String> = [] // devices that were taken out, by convo and key
+    var following: [String: String?] = [:] // convos whose successors are entered now; a successor: once more
+    var told: Set<String> = [] // news of devices that the app has had in this life
     var compared = false // the KeyPackages that the service has with those of the device
     var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
     var recovering: [String: Task<Void, any Error>] = [:] // convos whose losses are made good now
@@ -81,10 +100,14 @@ public actor Messenger {
     private var syncing: [String: Bool] = [:] // convos that are read now; true: read once more
     private var listeners: [UUID: AsyncStream<MessengerEvent>.Continuation] = [:]
 
-    /// `service` is the person's home. Without `others` it is the only service. `load` makes the MLS device from
-    /// its stored state, the values whose names begin with `mls/`.
+    /// `service` is the person's home. Without `others` it is the only service. `accounts` say whose key a device has:
+    /// ``ATProtoAccounts``. `deviceName` is the device's name in its account's record, which everybody can read.
+    /// `decide` is asked about a device for which nothing is encrypted, because its account does not list it, or could
+    /// not be asked yet, or because its person was not in the group. To return true is to use it from now on: ask the
+    /// person, who compares safety numbers. `load` makes the MLS device from its stored state, the values whose names begin with `mls/`.
     public init(
-        account: DID, service home: Service, others: OtherServices? = nil, storage: any Storage, surroundings: Surroundings = .init(),
+        account: DID, service home: Service, others: OtherServices? = nil, accounts: any Accounts, deviceName: String? = nil,
+        decide: @escaping @Sendable (Doubt) async -> Bool = { _ in false }, storage: any Storage, surroundings: Surroundings = .init(),
         load: @Sendable ([String: Data]) async throws -> any MLSDevice
     ) async throws {
         var values = try await storage.load()
@@ -93,6 +116,7 @@ public actor Messenger {
             for (name, value) in moved { values[name] = value }
         }
         self.account = account
+        (self.accounts, self.deviceName, self.decide) = (accounts, deviceName, decide)
         self.surroundings = surroundings
         records = Records(storage, values)
         mls = try await load(values.filter { $0.key.hasPrefix("mls/") })
@@ -123,7 +147,13 @@ public actor Messenger {
     public func start(listening: Bool = true) async throws {
         let outboxEvents = await outbox.events()
         tasks[UUID()] = Task { for await event in outboxEvents { await self.follow(event) } }
+        try await tellAgain()
         await outbox.start()
+        later { try await $0.listDevice() }
+        for thread in try await records.list(Thread.self, Thread.prefix) {
+            let withholds = await !records.names(Withheld.folder(thread.convoId)).isEmpty
+            if thread.successor == nil || withholds { changed(thread.convoId) }
+        }
         try await goOnAgain()
         for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
         try await resumeServices()
@@ -153,7 +183,10 @@ public actor Messenger {
 
     private func follow(_ event: OutboxEvent) async {
         tell(.outbox(event))
-        if case .refused(let write) = event { follow(refused: write) }
+        if case .refused(let write) = event {
+            follow(refused: write)
+            if write.retires != nil { later { try await $0.outbox.dismiss([write.id]) } } // the others ask the account
+        }
         guard case .held(let lane, .recover, _) = event else { return }
         later { messenger in
             // What the device was never in cannot be lost.
@@ -182,6 +215,41 @@ public actor Messenger {
                 try await surroundings.sleep(surroundings.backoff(after: attempts, error))
                 attempts += 1
             }
+        }
+    }
+
+    // MARK: The own device
+
+    /// Lists this device in its account's repository, once in a life of the messenger: others use no device without
+    /// that. A device that was listed before goes on while the PDS is away. Errors: those of ``Accounts/list(_:)``.
+    func listDevice() async throws {
+        if let listed { return try await listed.value }
+        let task = Task { try await self.listNow() }
+        listed = task
+        do { try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() } } catch {
+            listed = nil
+            throw error
+        }
+    }
+
+    private func listNow() async throws {
+        let isListed = await records.data(Name.listed) != nil
+        do {
+            try await accounts.list(ListedDevice(key: mls.signatureKey, cipherSuite: mls.cipherSuite, name: deviceName))
+            if !isListed { try await records.write([Name.listed: Data()]) }
+        } catch where isListed && !(error is CancellationError) && RetryRule.verdict(on: error) == .again {}
+    }
+
+    /// Takes this device out of the person's account, and its KeyPackages from the services: nobody encrypts for it
+    /// any more, and another device of the person, or who may remove people, takes it out of the groups. Stop the
+    /// messenger after it, and delete the storage.
+    public func signOut() async throws {
+        try await accounts.unlist(mls.signatureKey)
+        try await records.write([Name.listed: nil])
+        let device = try await mls.deviceID
+        for home in try await [services.home] + services.former().map(\.service) {
+            let stock = try await keyPackages(of: device, at: home).filter { [.available, .orphaned].contains($0.state) }
+            try await withdraw(stock.map(\.keyPackageRef), of: device, at: home)
         }
     }
 
@@ -219,13 +287,14 @@ public actor Messenger {
     /// whatever happens to the app. `message` should carry an id of its own: docs/RECOVERY.md.
     /// `changes` are values of the app, with names that begin with `app/`, which are stored in the
     /// same write: for example that this message is in the outbox. Errors: ``InvalidInput``,
-    /// `unknownConvo`, and those of the storage and of MLS; then nothing is stored.
+    /// `unknownConvo`, and those of the storage and of MLS; then nothing is stored. It is encrypted when all
+    /// devices of its group are known: until then it waits in the outbox.
     @discardableResult
     public func send(
         _ message: Data, to convo: String, embedType: String? = nil, embedUri: String? = nil, with changes: Changes = [:]
     ) async throws -> Write {
         try await turn.take {
-            let draft = try await self.draftMessage(message, convo, embedType, embedUri)
+            let draft = try await self.draftOrWait(message, convo, embedType, embedUri)
             let all = try await self.changes(for: draft).merging(changes) { _, new in new }
             return try await self.outbox.add(draft, with: all)
         }
@@ -234,7 +303,18 @@ public actor Messenger {
     /// The value of the app under a name.
     public func value(_ name: String) async -> Data? { await records.data(name) }
 
-    /// The caller has the turn.
+    /// A message that is encrypted now, or once all devices of its group are known. The caller has the turn.
+    func draftOrWait(_ message: Data, _ convo: String, _ embedType: String?, _ embedUri: String?) async throws -> Draft {
+        do { return try await draftMessage(message, convo, embedType, embedUri) } catch is UnknownDevices {
+            let input = SendMessage.Input(
+                ciphertext: Bytes(Data()), convoId: convo, epoch: 0, senderDid: account, embedType: embedType, embedUri: embedUri
+            )
+            changed(convo)
+            return try Draft(SendMessage.self, input, lane: convo, note: message, isSealed: false)
+        }
+    }
+
+    /// Error: ``UnknownDevices``. The caller has the turn.
     func draftMessage(_ message: Data, _ convo: String, _ embedType: String?, _ embedUri: String?) async throws -> Draft {
         let thread = try await thread(convo)
         guard let epoch = try await mls.epoch(of: thread.groupId) else { throw MessengerError.unknownConvo(convo) }
@@ -242,13 +322,16 @@ public actor Messenger {
             ciphertext: Bytes(Data()), convoId: convo, epoch: epoch, senderDid: account, embedType: embedType, embedUri: embedUri
         )
         try input.check() // a refused call uses up no key
+        let unknown = try await unknown(in: thread)
+        if !unknown.isEmpty { throw UnknownDevices(devices: unknown) }
         input.ciphertext = Bytes(try await mls.encrypt(message, in: thread.groupId))
         return try Draft(SendMessage.self, input, lane: convo, epoch: epoch, object: input.ciphertext.data, note: message)
     }
 
     /// The message of a write, encrypted again. The caller has the turn.
-    func draftAnew(_ write: Write) async throws -> Draft {
+    func draftAnew(_ write: Write, orWait mayWait: Bool) async throws -> Draft {
         let before = try JSONDecoder().decode(SendMessage.Input.self, from: write.body)
+        if mayWait { return try await draftOrWait(write.note, write.lane, before.embedType, before.embedUri) }
         return try await draftMessage(write.note, write.lane, before.embedType, before.embedUri)
     }
 
@@ -257,6 +340,7 @@ public actor Messenger {
     @discardableResult
     public func create(with members: [DID], metadata: Defs.ConvoMetadata? = nil) async throws -> Write {
         try CreateConvo.Input(cipherSuite: "", groupId: "", initialMembers: members, metadata: metadata).check()
+        try await listDevice()
         let claimed = try await claim(members, convo: nil)
         return try await turn.take {
             let group = try await self.startGroup(claimed.packages)
@@ -275,8 +359,9 @@ public actor Messenger {
 
     /// Starts a group with the devices of the KeyPackages: `confirm` puts the device into the epoch that has
     /// them. The caller has the turn.
-    func startGroup(_ packages: [Data]) async throws -> (id: Data, epoch: Int, info: Data, welcome: Data?) {
-        let id = Data((0..<16).map { _ in UInt8.random(in: 0...255) })
+    func startGroup(_ packages: [Data], inPlaceOf old: Data? = nil) async throws -> (id: Data, epoch: Int, info: Data, welcome: Data?) {
+        let random = Data((0..<16).map { _ in UInt8.random(in: 0...255) })
+        let id = old.map { successorID(of: $0, random: random) } ?? random
         try await mls.create(groupID: id)
         guard !packages.isEmpty, let staged = try await mls.stage(GroupChange(add: packages), in: id) else {
             return (id, 0, try await mls.groupInfo(of: id), nil)
@@ -303,10 +388,11 @@ public actor Messenger {
     @discardableResult
     public func rotate(_ convo: String) async throws -> Write? { try await commit(Plan(), convo) }
 
-    /// Leaves the convo.
+    /// Leaves the convo. It proposes first to remove the leaves of this person, so that the others see it by MLS.
     @discardableResult
     public func leave(_ convo: String) async throws -> Write {
         try await checkID(convo)
+        try await retire(convo)
         return try await outbox.add(Draft(LeaveConvo.self, .init(convoId: convo), lane: convo))
     }
 
@@ -318,7 +404,7 @@ public actor Messenger {
     }
 
     /// Says whether the Welcomes that this person has sent have arrived: one for each device that it has
-    /// added, the oldest first. `consumed` means that the device has joined.
+    /// added, the oldest first. `consumed` means that the device has joined, as the service reports.
     public func invited(to convo: String) async throws -> [GetWelcomeStatus.WelcomeStatus] {
         try await checkID(convo)
         var all: [GetWelcomeStatus.WelcomeStatus] = []
@@ -343,8 +429,14 @@ public actor Messenger {
         try await records.write(Dictionary(entries.map { ($0.name, nil) }) { first, _ in first })
     }
 
-    /// Reads the convo's log to its end. Calls during a run lead to one more run.
+    /// Reads the convo's log to its end, and asks the accounts of devices that are new in it. Calls during a run lead
+    /// to one more run.
     public func sync(_ convo: String) async throws {
+        try await readToItsEnd(convo)
+        try await settled(convo)
+    }
+
+    func readToItsEnd(_ convo: String) async throws {
         _ = try await thread(convo) // an unknown convo is refused, also while another call is about to be
         if syncing[convo] != nil {
             syncing[convo] = true
@@ -367,13 +459,20 @@ struct Plan: Codable {
     var packages: [Data] = []
     var receipts: [String]?
     var remove: DID?
+    /// The one device that is removed.
+    var removeDevice: Leaf?
     var external = false
 
-    init(remove: DID? = nil) { self.remove = remove }
+    init(remove: DID? = nil, removeDevice: Leaf? = nil) { (self.remove, self.removeDevice) = (remove, removeDevice) }
 
     init(add: [DID], _ claimed: Claimed) { (self.add, packages, receipts) = (add, claimed.packages, claimed.receipts) }
 
-    var change: GroupChange { GroupChange(add: packages, remove: remove.map { [$0] } ?? []) }
+    var change: GroupChange {
+        GroupChange(add: packages, remove: remove.map { [$0] } ?? [], removeDevices: removeDevice.map { [$0] } ?? [])
+    }
+
+    /// Whether it passes messages that wait, perhaps for this.
+    var isRemoval: Bool { remove != nil || removeDevice != nil }
 }
 
 /// The outbox's storage: the messenger's own, so that all writes go through one place.

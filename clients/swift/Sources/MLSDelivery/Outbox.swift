@@ -86,7 +86,7 @@ public actor Outbox {
             case .refused: break
             }
         }
-        for lane in queues.keys { queues[lane]?.sort() }
+        for lane in queues.keys { queues[lane] = Self.sorted(queues[lane] ?? [], writes) }
         kept.sort()
     }
 
@@ -115,15 +115,24 @@ public actor Outbox {
         all[write.name] = try encoded(write)
         writes[write.id] = write // its place in the lane is that of the call
         queues[write.lane, default: []].append(write.id)
+        sort(write.lane)
         do { try await storage.write(all) } catch {
             queues[write.lane]?.removeAll { $0 == write.id }
             writes[write.id] = nil
             throw error
         }
         stored.insert(write.id)
+        if write.ahead == true { retry(lane: write.lane) }
         wake(write.lane)
         return write
     }
+
+    /// In the order of the calls, behind those that pass the others.
+    private static func sorted(_ ids: [Int], _ writes: [Int: Write]) -> [Int] {
+        ids.sorted { (writes[$0]?.ahead == true ? 0 : 1, $0) < (writes[$1]?.ahead == true ? 0 : 1, $1) }
+    }
+
+    private func sort(_ lane: String) { queues[lane] = Self.sorted(queues[lane] ?? [], writes) }
 
     // MARK: Running
 
@@ -146,6 +155,9 @@ public actor Outbox {
     public func retryNow() {
         for lane in lanes.values { lane.sleep?.cancel() }
     }
+
+    /// Ends the wait of a lane: what it waited for has perhaps come.
+    func retry(lane: String) { lanes[lane]?.sleep?.cancel() }
 
     /// Goes on with the lanes that are held: with all, or with one.
     public func resume(lane: String? = nil) {
@@ -176,7 +188,7 @@ public actor Outbox {
         var attempts = 0
         while !Task.isCancelled, running, lanes[lane]?.held == nil, let write = next(lane) {
             do {
-                if write.forked {
+                if write.forked || write.unsealed == true {
                     attempts = try await makeAnew(write, because: nil, attempts: attempts) ? attempts + 1 : 0
                     continue
                 }
@@ -242,7 +254,7 @@ public actor Outbox {
         switch rewrite {
         case .anew(let draft):
             next = Write(id: write.id, draft)
-            next.lane = write.lane
+            (next.lane, next.ahead) = (write.lane, write.ahead)
             try await orStorageFailure { try await store(next) }
         case .asItIs: try await orStorageFailure { try await store(next) }
         case .never(let reason):
@@ -300,7 +312,10 @@ public actor Outbox {
         stored.insert(write.id)
         kept.removeAll { $0 == write.id }
         if case .pending = write.state {
-            if queues[write.lane]?.contains(write.id) != true { queues[write.lane, default: []].append(write.id) }
+            if queues[write.lane]?.contains(write.id) != true {
+                queues[write.lane, default: []].append(write.id)
+                sort(write.lane)
+            }
             return
         }
         queues[write.lane]?.removeAll { $0 == write.id }
@@ -343,7 +358,7 @@ public actor Outbox {
     @discardableResult
     public func discard(_ id: Int) async throws -> Write? {
         guard let lane = writes[id]?.lane, stored.contains(id) else { return nil }
-        if queues[lane]?.first == id {
+        if lanes[lane]?.worker != nil || queues[lane]?.first == id {
             lanes[lane, default: Lane()].paused = true
             lanes[lane]?.worker?.cancel()
             await lanes[lane]?.worker?.value
@@ -355,7 +370,7 @@ public actor Outbox {
         write.state = .refused(ServiceError(status: 0, name: ErrorName(rawValue: ""), message: "discarded by the app"))
         do { try await store(write) } catch {
             queues[lane, default: []].append(id)
-            queues[lane]?.sort()
+            sort(lane)
             throw error
         }
         tell(.refused(write))

@@ -17,6 +17,27 @@ struct Thread: Codable, Hashable {
     var resetTo: String?
     /// The convo that goes on in this one's place, once the app was told of it.
     var successor: String?
+    /// The groups of successors that were reset too, before the device was in one of them.
+    var resetVia: [Data]?
+    /// What the service says is its successor, and MLS does not show.
+    var doubted: String?
+    /// A successor that the person goes on in, whatever MLS shows.
+    var moveTo: String?
+    /// Set once the person has left.
+    var left: Bool?
+    /// Signature keys of leaves whose own persons have proposed to remove them.
+    var leaving: [Data]?
+    /// Who has entered by external commit and was in no group of this convo, or of the one that it succeeds.
+    var uninvited: [DID]?
+    /// Who was added while this device was in the group, and has said nothing since: they need not have joined.
+    var silent: [DID]?
+    /// Of the successor of a reset: who was in the group before, and may enter this one.
+    var expected: [DID]?
+
+    /// Whether both are at the same entry of the same group.
+    func hasSamePlace(as other: Thread) -> Bool {
+        (groupId, entered, seq, messageId) == (other.groupId, other.entered, other.seq, other.messageId) && rewound == other.rewound
+    }
 
     static let prefix = "thread/"
     var name: String { Self.prefix + convoId }
@@ -28,6 +49,13 @@ struct KeptWelcome: Codable {
     var welcome: Data
     var keyPackageRef: String?
     var joined = false
+    /// Set if it takes the place of one that was joined and not confirmed.
+    var replaces: Bool?
+    var replacing: KeptWelcome {
+        var kept = self
+        kept.replaces = true
+        return kept
+    }
 
     static let prefix = "welcome/"
     var name: String { Self.prefix + convoId }
@@ -43,6 +71,8 @@ public struct Entry: Codable, Hashable, Sendable {
         case commit
         /// The convo was reset: the first entry of a convo, or its last one.
         case reset
+        /// A message of a device that is not known: its content comes, as the same entry, once it is.
+        case withheld
         /// The device has no keys for it.
         case unreadable
         /// An entry that was read before, under this id, and has another place after a loss.
@@ -54,6 +84,7 @@ public struct Entry: Codable, Hashable, Sendable {
     public var convoId: String
     public var seq: Int
     public var messageId: String
+    /// Whose device has signed it, by MLS. Of a reset, and of what the device has no keys for: who the service says.
     public var sender: DID
     public var content: Content
     /// When the service stored it.
@@ -72,6 +103,7 @@ struct ReadMark: Codable, Hashable {
     var seq: Int
     var messageId: String
     var digest: Data
+    var sender: DID?
 
     /// How many marks are kept of a convo.
     static let most = 500
@@ -86,6 +118,8 @@ enum Name {
     /// The place in the stream of a service. nil: of the only one.
     static func cursor(_ service: DID?) -> String { service.map { cursor + "/" + $0.rawValue } ?? cursor }
     static let pushTarget = "push target"
+    /// Set once the account has listed this device.
+    static let listed = "listed"
     static func own(_ digest: Data) -> String { "own/" + hexadecimal(digest) }
     static func loose(_ convo: String, _ digest: Data) -> String { "loose/" + convo + "/" + hexadecimal(digest) }
 }

@@ -45,6 +45,9 @@ public final class URLSessionTransport: Transport {
     /// open stream.
     public static let silence: TimeInterval = 45
 
+    /// So much is read of an answer that is no stream, because its status is no 2xx, in bytes.
+    private static let mostRefusal = 64 << 10
+
     private let session: URLSession
     private let delegate = Delegate()
 
@@ -64,7 +67,7 @@ public final class URLSessionTransport: Transport {
     public func open(_ request: Request) async throws -> (Answer, AsyncThrowingStream<Data, any Error>) {
         var (answer, pieces) = try await start(request)
         if !(200..<300).contains(answer.status) {
-            for try await piece in pieces { answer.body += piece }
+            for try await piece in pieces where answer.body.count < Self.mostRefusal { answer.body += piece }
         }
         return (answer, pieces)
     }
@@ -104,6 +107,15 @@ public final class URLSessionTransport: Transport {
                 lock.withLock { running[task.taskIdentifier] = Running(head: continuation) }
                 task.resume()
             }
+        }
+
+        /// A redirect may not leave TLS.
+        func urlSession(
+            _ session: URLSession, task: URLSessionTask, willPerformHTTPRedirection response: HTTPURLResponse, newRequest request: URLRequest,
+            completionHandler: @escaping (URLRequest?) -> Void
+        ) {
+            let leavesTLS = task.originalRequest?.url?.scheme == "https" && request.url?.scheme != "https"
+            completionHandler(leavesTLS ? nil : request)
         }
 
         func urlSession(

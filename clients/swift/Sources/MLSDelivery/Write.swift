@@ -14,11 +14,19 @@ public struct Draft: Sendable {
     public let digest: Data?
     /// The app's own, such as the plaintext: what it needs to make the write anew.
     public let note: Data
+    /// Whether the body is as it is sent. If not, the author makes it when it is the lane's turn.
+    public let isSealed: Bool
+    /// Whether it passes what waits in its lane.
+    public let isAhead: Bool
+    /// Of a proposal: the leaf that it removes.
+    public let retires: Leaf?
 
     /// `object` is the message or the commit. An input without a key gets a new one. Error:
     /// ``InvalidInput``.
     public init<P: Procedure>(
-        _ procedure: P.Type, _ input: P.Input, lane: String, epoch: Int? = nil, object: Data? = nil, note: Data = Data()
+        _ procedure: P.Type, _ input: P.Input, lane: String, epoch: Int? = nil, object: Data? = nil, note: Data = Data(),
+        isSealed: Bool = true, isAhead: Bool = false,
+        retires: Leaf? = nil
     ) throws {
         try input.check()
         var input = input
@@ -35,6 +43,7 @@ public struct Draft: Sendable {
         self.epoch = epoch
         self.digest = object.map(sha256)
         self.note = note
+        (self.isSealed, self.isAhead, self.retires) = (isSealed, isAhead, retires)
     }
 }
 
@@ -61,11 +70,18 @@ public struct Write: Codable, Hashable, Sendable, Identifiable {
     /// Set if the device has left the branch of the group that the bytes belong to: they must not be
     /// sent again, although an epoch of the same number can come.
     public internal(set) var forked = false
+    /// Set if the author has not made the body yet.
+    public internal(set) var unsealed: Bool?
+    /// Set if it passes what waits in its lane.
+    public internal(set) var ahead: Bool?
+    /// Of a proposal: the leaf that it removes.
+    public internal(set) var retires: Leaf?
 
     init(id: Int, _ draft: Draft) {
         self.id = id
         (nsid, lane, key, body) = (draft.nsid, draft.lane, draft.key, draft.body)
         (epoch, digest, note) = (draft.epoch, draft.digest, draft.note)
+        (unsealed, ahead, retires) = (draft.isSealed ? nil : true, draft.isAhead ? true : nil, draft.retires)
     }
 
     /// Whether the write moves the epoch.

@@ -6,6 +6,7 @@ import MLSDelivery
 /// A device of a real MLS library, mls-go, for tests and first steps: the library runs in the process
 /// `clientsim/agents/mlsgo`. Its whole state is one value in the storage, `mls/device`.
 public actor AgentDevice: MLSDevice {
+    public let signatureKey: Data
     public let deviceID: String
     public let cipherSuite: String
     private let agent: AgentProcess
@@ -18,18 +19,23 @@ public actor AgentDevice: MLSDevice {
         var refs: [String]?
         var group: Data?
         var epoch: Int?
+        var signatureKey: Data?
         var deviceId: String?
         var suite: String?
         var kind: String?
         var commit: Data?
         var welcome: Data?
         var groupInfo: Data?
+        var from: Leaf?
+        var external: Bool?
+        var members: [Leaf]?
     }
 
     public struct Failure: Error { public var text: String }
 
     private init(_ agent: AgentProcess, _ loaded: Reply) {
         self.agent = agent
+        signatureKey = loaded.signatureKey ?? Data()
         (deviceID, cipherSuite) = (loaded.deviceId ?? "", loaded.suite ?? "")
     }
 
@@ -64,10 +70,22 @@ public actor AgentDevice: MLSDevice {
     private func change(_ op: String, _ more: [String: any Sendable]) async throws -> Reply { try await change(op, Data(), input: Data(), more) }
 
     public func create(groupID: Data) async throws { _ = try await change("create", groupID) }
-    public func join(welcome: Data) async throws -> GroupState {
-        let reply = try await change("join", input: welcome)
-        return GroupState(groupID: reply.group ?? Data(), epoch: reply.epoch ?? 0)
+    public func join(welcome: Data, if fits: @Sendable (GroupState) async throws -> Void) async throws -> GroupState {
+        try await fits(state(ask("readWelcome", input: welcome)))
+        return try await state(change("join", input: welcome))
     }
+    private func state(_ reply: Reply) -> GroupState {
+        GroupState(groupID: reply.group ?? Data(), epoch: reply.epoch ?? 0, members: reply.members ?? [])
+    }
+    public func members(of groupID: Data) async throws -> [Leaf]? {
+        let reply = try await ask("epoch", groupID)
+        return reply.epoch == nil ? nil : reply.members ?? []
+    }
+    public func leaf(ofKeyPackage keyPackage: Data) async throws -> Leaf {
+        guard let leaf = try await ask("readKeyPackage", input: keyPackage).members?.first else { throw Failure(text: "no leaf") }
+        return leaf
+    }
+    public func group(of groupInfo: Data) async throws -> GroupState { try await state(ask("readGroupInfo", input: groupInfo)) }
     public func epoch(of groupID: Data) async throws -> Int? { try await ask("epoch", groupID).epoch }
     public func epochAuthenticator(of groupID: Data) async throws -> Data { try await ask("authenticator", groupID).output ?? Data() }
     public func encrypt(_ plaintext: Data, in groupID: Data) async throws -> Data {
@@ -75,20 +93,24 @@ public actor AgentDevice: MLSDevice {
     }
     public func process(_ message: Data, in groupID: Data) async throws -> Received {
         let reply = try await change("process", groupID, input: message)
+        let nobody = Leaf(identity: "", signatureKey: Data())
         switch reply.kind {
-        case "commit": return .commit
-        case "proposal": return .proposal
-        default: return .application(reply.output ?? Data())
+        case "commit": return .commit(from: reply.from ?? nobody, isExternal: reply.external == true)
+        case "proposal": return .proposal(from: reply.from, removes: nil)
+        default: return .application(reply.output ?? Data(), from: reply.from ?? nobody)
         }
     }
     public func stage(_ wanted: GroupChange, in groupID: Data) async throws -> StagedCommit? {
         let add = wanted.add.map { $0.base64EncodedString() }
-        return try await staged(change("stage", groupID, input: Data(), ["add": add, "remove": wanted.remove.map(\.rawValue)]))
+        return try await staged(change("stage", groupID, input: Data(), [
+            "add": add, "remove": wanted.remove.map(\.rawValue), "devices": wanted.removeDevices.map { $0.signatureKey.base64EncodedString() },
+        ]))
     }
     private func staged(_ reply: Reply) throws -> StagedCommit? {
         guard let commit = reply.commit, let group = reply.group, let epoch = reply.epoch, let info = reply.groupInfo else { return nil }
         return StagedCommit(groupID: group, epoch: epoch, commit: commit, welcome: reply.welcome, groupInfo: info)
     }
+    public func proposeRemoval(of leaf: Leaf, in groupID: Data) throws -> Data { throw Failure(text: "mls-go makes no proposals") }
     public func confirm(groupID: Data) async throws { _ = try await change("confirm", groupID) }
     public func discard(groupID: Data) async throws { _ = try await change("discard", groupID) }
     public func groupInfo(of groupID: Data) async throws -> Data { try await ask("groupInfo", groupID).output ?? Data() }

@@ -206,7 +206,7 @@ final class DevTests: XCTestCase {
         var phones: [Messenger] = []
         for account in try await dev.accounts(2) {
             let storage = try FileStorage(path: temporaryFolder() + "/store")
-            phones.append(try await Messenger(account: account, service: Service(dev.route(account)), storage: storage) {
+            phones.append(try await Messenger(account: account, service: Service(dev.route(account)), accounts: UncheckedAccounts(), storage: storage) {
                 try await AgentDevice.load($0, account: account, program: program)
             })
         }

@@ -38,7 +38,7 @@ final class HistoryTests: XCTestCase {
             let service = Service(.direct(URL(string: "https://mls.example.com")!) { _ in "token" }, transport: MortalTransport(server, life))
             let device = hexadecimal(sha256(Data(name.utf8)))
             return try await Messenger(
-                account: OutboxTests.account, service: service, storage: MortalStorage(storage, life), surroundings: simulated(seed: 7, life: life)
+                account: OutboxTests.account, service: service, accounts: UncheckedAccounts(), storage: MortalStorage(storage, life), surroundings: simulated(seed: 7, life: life)
             ) { try FakeMLS($0, device: device, seed: 7) }
         }
 
@@ -76,7 +76,7 @@ final class HistoryTests: XCTestCase {
         await server.commit(Self.convo)
         let epoch = await server.epoch(Self.convo)
         let mls = try FakeMLS([:], device: "new", seed: 0)
-        _ = try await mls.join(welcome: FakeMLS.state(group, epoch))
+        _ = try await mls.join(welcome: FakeMLS.state(group, epoch), if: { _ in })
         var values = try await mls.takeChanges()
         let thread = MLSDelivery.Thread(convoId: Self.convo, groupId: group, entered: epoch)
         values[thread.name] = try encoded(thread)
@@ -575,7 +575,7 @@ final class HistoryTests: XCTestCase {
         let (oldDevice, newDevice) = (hexadecimal(FileCipher.random(32)), hexadecimal(FileCipher.random(32)))
         let (storage, other) = (MemoryStorage(), MemoryStorage())
         try await storage.write(firstValues(convo: convo, groupID: group))
-        let giver = try await Messenger(account: account, service: service, storage: storage) { try FakeMLS($0, device: oldDevice, seed: 1) }
+        let giver = try await Messenger(account: account, service: service, accounts: UncheckedAccounts(), storage: storage) { try FakeMLS($0, device: oldDevice, seed: 1) }
         try await giver.start(listening: false)
         let attachments = Attachments(service: service)
         let plains = (0..<3).map { i in Data((0..<1_500_000).map { UInt8(truncatingIfNeeded: $0 &* 7 &+ i) }) }
@@ -588,12 +588,12 @@ final class HistoryTests: XCTestCase {
         for write in await giver.outbox.pending { _ = try await giver.outbox.finished(write.id) }
         _ = try await service.call(SubmitCommit.self, .init(commit: Bytes(FakeMLS.message(3, group, 0, FileCipher.random(16))), convoId: convo))
         let mls = try FakeMLS([:], device: newDevice, seed: 2)
-        _ = try await mls.join(welcome: FakeMLS.state(group, 1))
+        _ = try await mls.join(welcome: FakeMLS.state(group, 1), if: { _ in })
         var values = try await mls.takeChanges()
         let thread = MLSDelivery.Thread(convoId: convo, groupId: group, entered: 1)
         values[thread.name] = try encoded(thread)
         await other.write(values)
-        let asker = try await Messenger(account: account, service: service, storage: other) { try FakeMLS($0, device: newDevice, seed: 2) }
+        let asker = try await Messenger(account: account, service: service, accounts: UncheckedAccounts(), storage: other) { try FakeMLS($0, device: newDevice, seed: 2) }
         try await asker.start(listening: false)
         try await asker.sync(convo)
         let write = try await asker.requestHistory(of: convo)

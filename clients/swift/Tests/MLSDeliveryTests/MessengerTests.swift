@@ -1,3 +1,4 @@
+import MLSDeliveryDev
 import TestSupport
 import XCTest
 
@@ -12,7 +13,7 @@ final class MessengerTests: XCTestCase {
             .direct(URL(string: "https://mls.example.com")!) { _ in "token" }, transport: MortalTransport(server, life)
         )
         return try await Messenger(
-            account: OutboxTests.account, service: service, storage: MortalStorage(storage, life), surroundings: simulated(seed: seed, life: life)
+            account: OutboxTests.account, service: service, accounts: UncheckedAccounts(), storage: MortalStorage(storage, life), surroundings: simulated(seed: seed, life: life)
         ) { try FakeMLS($0, device: "phone", seed: seed) }
     }
 

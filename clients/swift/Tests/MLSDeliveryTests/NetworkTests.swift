@@ -73,7 +73,7 @@ final class NetworkTests: XCTestCase {
         }
         let messenger = try await Messenger(
             account: account, service: Service(dev.route(account, at: services[home])), others: dev.others(account, home: services[home]),
-            storage: storage, surroundings: surroundings
+            accounts: UncheckedAccounts(), storage: storage, surroundings: surroundings
         ) { try await AgentDevice.load($0, account: account, program: program) }
         let phone = Phone(messenger: messenger, events: await messenger.events(), storage: storage)
         try await messenger.start()

@@ -1,4 +1,5 @@
 import MLSDelivery
+import MLSDeliveryDev
 import TestSupport
 import XCTest
 
@@ -14,7 +15,7 @@ final class OutboxTests: XCTestCase {
             .direct(URL(string: "https://mls.example.com")!) { _ in "token" }, transport: MortalTransport(server, life)
         )
         let messenger = try await Messenger(
-            account: account, service: service, storage: MortalStorage(storage, life), surroundings: simulated(seed: seed, life: life)
+            account: account, service: service, accounts: UncheckedAccounts(), storage: MortalStorage(storage, life), surroundings: simulated(seed: seed, life: life)
         ) { try FakeMLS($0, device: "phone", seed: seed) }
         do { try await sendNumbered(messenger, convo, count, life: life) } catch {
             await messenger.stop()

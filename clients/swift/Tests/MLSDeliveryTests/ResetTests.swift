@@ -44,10 +44,12 @@ final class ResetTests: XCTestCase {
     }
 
     /// A phone in the old convo, and a server that resets it.
-    private func begin(withWelcome: Bool = true) async throws -> (ModelServer, MemoryStorage, Messenger, AsyncStream<MessengerEvent>) {
-        let (server, storage) = try await WrongCallsTests.begin()
+    private func begin(
+        withWelcome: Bool = true, with others: [Leaf] = []
+    ) async throws -> (ModelServer, MemoryStorage, Messenger, AsyncStream<MessengerEvent>) {
+        let (server, storage) = try await WrongCallsTests.begin(with: others)
         let phone = try await WrongCallsTests.messenger(server, storage)
-        if withWelcome { try await server.addWelcome(next, FakeMLS.state(WrongCallsTests.group(next), 1)) }
+        if withWelcome { try await server.addWelcome(next, FakeMLS.state(ModelServer.successorGroup(next, of: WrongCallsTests.group(old)), 1)) }
         return (server, storage, phone, await phone.events())
     }
 
@@ -56,7 +58,7 @@ final class ResetTests: XCTestCase {
     /// The event names the successor. The device reads the old log to its end, and joins with its Welcome.
     func testFollowsTheEvent() async throws {
         let (server, storage) = try await WrongCallsTests.begin()
-        try await server.addWelcome(next, FakeMLS.state(WrongCallsTests.group(next), 1))
+        try await server.addWelcome(next, FakeMLS.state(ModelServer.successorGroup(next, of: WrongCallsTests.group(old)), 1))
         await storage.write([Name.cursor: text("0")]) // it has listened before: it does not look for convos
         let phone = try await WrongCallsTests.messenger(server, storage)
         let events = await phone.events()
@@ -223,7 +225,7 @@ final class ResetTests: XCTestCase {
         try await phone.start(listening: false)
         for await event in events { if event == .needsInvitation(convoId: next) { break } }
         await server.commit(next)
-        try await server.addWelcome(next, FakeMLS.state(WrongCallsTests.group(next), 2))
+        try await server.addWelcome(next, FakeMLS.state(ModelServer.successorGroup(next, of: WrongCallsTests.group(old)), 2))
         await phone.stop() // the attempt is over
         try await phone.start(listening: false)
         try await phone.join(next)
@@ -274,7 +276,7 @@ final class ResetTests: XCTestCase {
     func testFollowingIsKilledAtEachStep() async throws {
         for step in 1... {
             let (server, storage) = try await WrongCallsTests.begin()
-            try await server.addWelcome(next, FakeMLS.state(WrongCallsTests.group(next), 1))
+            try await server.addWelcome(next, FakeMLS.state(ModelServer.successorGroup(next, of: WrongCallsTests.group(old)), 1))
             await server.reset(old, to: next)
             let life = Life(seed: 0, at: step)
             let first = try await WrongCallsTests.messenger(server, storage, life, seed: 2)
@@ -314,7 +316,7 @@ final class ResetTests: XCTestCase {
 
     /// The device makes the new group, with the members who have KeyPackages, and goes on in it.
     func testResets() async throws {
-        let (server, storage, phone, events) = try await begin(withWelcome: false)
+        let (server, storage, phone, events) = try await begin(withWelcome: false, with: [FakeMLS.leaf(of: "did:plc:bob")])
         await server.addMembers(["did:plc:bob", ModelServer.withoutKeyPackages], to: old)
         try await phone.start(listening: false)
         let write = try await phone.outbox.finished(phone.reset(old, because: .forked).id)
@@ -355,7 +357,7 @@ final class ResetTests: XCTestCase {
     /// The answer is lost: the repetition has the same key, and gets the first answer. In the meantime the
     /// device learns of the successor by the log, and waits for its answer.
     func testALostAnswerOfAReset() async throws {
-        let (server, _, phone, events) = try await begin(withWelcome: false)
+        let (server, _, phone, events) = try await begin(withWelcome: false, with: [FakeMLS.leaf(of: "did:plc:bob")])
         await server.addMembers(["did:plc:bob"], to: old)
         let write = try await phone.reset(old, because: .forked)
         let heard = await phone.outbox.events()
@@ -382,7 +384,7 @@ final class ResetTests: XCTestCase {
 
     /// Two calls make one reset, before the answer and after a restart; a call after it makes none.
     func testARepeatedReset() async throws {
-        let (server, storage, phone, _) = try await begin(withWelcome: false)
+        let (server, storage, phone, _) = try await begin(withWelcome: false, with: [FakeMLS.leaf(of: "did:plc:bob")])
         await server.addMembers(["did:plc:bob"], to: old)
         async let one = phone.reset(WrongCallsTests.convo, because: .forked)
         async let two = phone.reset(WrongCallsTests.convo, because: .forked)
@@ -410,7 +412,7 @@ final class ResetTests: XCTestCase {
 
     /// Another member was faster: the device discards its group, and joins the other one.
     func testALostRace() async throws {
-        let (server, _, phone, events) = try await begin()
+        let (server, _, phone, events) = try await begin(with: [FakeMLS.leaf(of: "did:plc:bob")])
         await server.addMembers(["did:plc:bob"], to: old)
         let write = try await phone.reset(old, because: .forked)
         try await phone.send(text("message"), to: old)
@@ -432,7 +434,7 @@ final class ResetTests: XCTestCase {
     /// A kill at each step of a reset: there is one successor, and the device is in it with its own group.
     func testResetIsKilledAtEachStep() async throws {
         for step in 1... {
-            let (server, storage) = try await WrongCallsTests.begin()
+            let (server, storage) = try await WrongCallsTests.begin(with: [FakeMLS.leaf(of: "did:plc:bob")])
             await server.addMembers(["did:plc:bob"], to: old)
             let life = Life(seed: 0, at: step)
             let first = try await WrongCallsTests.messenger(server, storage, life, seed: 2)

@@ -1,3 +1,4 @@
+import MLSDeliveryDev
 import TestSupport
 import XCTest
 
@@ -24,7 +25,7 @@ final class ServicesTests: XCTestCase {
             return service(servers[did]!, life)
         }
         return try await Messenger(
-            account: OutboxTests.account, service: service(servers[home]!, life), others: others, storage: MortalStorage(storage, life),
+            account: OutboxTests.account, service: service(servers[home]!, life), others: others, accounts: UncheckedAccounts(), storage: MortalStorage(storage, life),
             surroundings: surroundings ?? simulated(seed: seed, life: life)
         ) { try FakeMLS($0, device: "phone", seed: seed) }
     }
@@ -331,6 +332,9 @@ final class ServicesTests: XCTestCase {
         let (server, third) = (servers[Self.there]!, DID("did:web:third.example"))
         let all = servers.merging([third: ModelServer(seed: 3)]) { $1 }
         await all[third]!.set(WrongCallsTests.offline)
+        let others = ["bob", "carol", "dave"].map { FakeMLS.leaf(of: "did:plc:" + $0) }
+        let members = [FakeMLS.leaf(of: ModelServer.caller, "phone")] + others
+        try await server.addWelcome(far, FakeMLS.state(WrongCallsTests.group(far), 1, members))
         let phone = try await joined(all, storage)
         await server.addMembers(["did:plc:bob", "did:plc:carol", "did:plc:dave"], to: far)
         for (person, home) in [("bob", Self.here), ("carol", third)] { await server.setHome(of: "did:plc:" + person, home.rawValue) }

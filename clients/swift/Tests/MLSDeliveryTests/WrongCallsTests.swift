@@ -1,3 +1,4 @@
+import MLSDeliveryDev
 import TestSupport
 import XCTest
 
@@ -19,11 +20,11 @@ final class WrongCallsTests: XCTestCase {
 
     static func group(_ convo: String) -> Data { Data(hexadecimal: convo.replacingOccurrences(of: "-", with: ""))! }
 
-    static func begin(seed: UInt64 = 1) async throws -> (ModelServer, MemoryStorage) {
+    static func begin(seed: UInt64 = 1, with others: [Leaf] = []) async throws -> (ModelServer, MemoryStorage) {
         let (server, storage) = (ModelServer(seed: seed), MemoryStorage())
         for convo in [convo, other] {
             await server.addConvo(convo)
-            try await storage.write(firstValues(convo: convo, groupID: group(convo)))
+            try await storage.write(firstValues(convo: convo, groupID: group(convo), with: others))
         }
         return (server, storage)
     }
@@ -33,7 +34,7 @@ final class WrongCallsTests: XCTestCase {
             .direct(URL(string: "https://mls.example.com")!) { _ in "token" }, transport: MortalTransport(server, life)
         )
         return try await Messenger(
-            account: OutboxTests.account, service: service, storage: MortalStorage(storage, life), surroundings: simulated(seed: seed, life: life)
+            account: OutboxTests.account, service: service, accounts: UncheckedAccounts(), storage: MortalStorage(storage, life), surroundings: simulated(seed: seed, life: life)
         ) { try FakeMLS($0, device: "phone", seed: seed) }
     }
 

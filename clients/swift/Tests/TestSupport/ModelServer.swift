@@ -16,6 +16,7 @@ public actor ModelServer: Transport {
         public var embedUri: String?
         /// The entry of a reset, which is no MLS message.
         var isReset = false
+        public var isProposal: Bool { (try? FakeMLS.parse(ciphertext).content) == 2 }
     }
 
     /// An attachment of a convo.
@@ -91,7 +92,7 @@ public actor ModelServer: Transport {
 
     /// The plaintexts of the log's messages.
     public func texts(_ convo: String) throws -> [String] {
-        try log(convo).filter { !$0.isCommit && !$0.isReset }.map { try FakeMLS.text($0.ciphertext) }
+        try log(convo).filter { !$0.isCommit && !$0.isReset && !$0.isProposal }.map { try FakeMLS.text($0.ciphertext) }
     }
 
     // MARK: Restore
@@ -107,9 +108,19 @@ public actor ModelServer: Transport {
 
     /// Resets the convo, as another member does, to a group of its own making in epoch 1.
     public func reset(_ id: String, to successor: String, withGroupInfo: Bool = true) {
-        open(successor, Data(hexadecimal: successor.replacingOccurrences(of: "-", with: "")) ?? Data(), 1, inPlaceOf: id)
+        open(successor, Self.successorGroup(successor, of: convos[id]?.group ?? Data()), 1, inPlaceOf: id)
         if !withGroupInfo { convos[successor]?.groupInfo = nil }
     }
+
+    /// Resets the convo to a group that its members have not made.
+    public func reset(_ id: String, to successor: String, group: Data) { open(successor, group, 1, inPlaceOf: id) }
+
+    /// The group of a convo that goes on in the place of one with this group.
+    public static func successorGroup(_ convo: String, of group: Data) -> Data {
+        successorID(of: group, random: Data(hexadecimal: convo.replacingOccurrences(of: "-", with: "")) ?? Data())
+    }
+
+    public func setGroupInfo(_ info: Data?, of convo: String) { convos[convo]?.groupInfo = info }
 
     private func open(_ id: String, _ group: Data, _ epoch: Int, inPlaceOf old: String) {
         guard var closed = convos[old] else { return }
@@ -140,17 +151,37 @@ public actor ModelServer: Transport {
         convos[id] = convo
     }
 
-    private func advance(_ convo: inout Convo, _ commit: Data) {
-        append(&convo, commit, isCommit: true)
+    private func advance(_ convo: inout Convo, _ commit: Data, _ sender: String = ModelServer.caller) {
+        append(&convo, commit, isCommit: true, sender)
         convo.epoch += 1
         convo.groupInfo = FakeMLS.message(3, convo.group, convo.epoch, Data())
     }
 
     /// Another member's message, or another device's.
     public func post(_ plaintext: Data, to id: String, by sender: String = ModelServer.caller, embedUri: String? = nil) {
+        post(plaintext, to: id, by: FakeMLS.leaf(of: sender), named: sender, embedUri: embedUri)
+    }
+
+    /// A message of a device, of which the server says that it is of somebody.
+    public func post(_ plaintext: Data, to id: String, by leaf: Leaf, named sender: String, embedUri: String? = nil) {
         guard var convo = convos[id] else { return }
-        let message = FakeMLS.message(1, convo.group, convo.epoch, plaintext + random.bytes(8))
+        let message = FakeMLS.message(1, convo.group, convo.epoch, plaintext + random.bytes(8), by: leaf)
         append(&convo, message, isCommit: false, sender, embedUri)
+        convos[id] = convo
+    }
+
+    /// A member's proposal to remove a leaf.
+    public func propose(_ commit: FakeMLS.Commit, to id: String, by leaf: Leaf) throws {
+        guard var convo = convos[id] else { return }
+        append(&convo, FakeMLS.message(2, convo.group, convo.epoch, try JSONEncoder().encode(commit), by: leaf), isCommit: false, leaf.account.rawValue)
+        convos[id] = convo
+    }
+
+    /// A commit of a device, of which the server says that it is of somebody.
+    public func commit(_ commit: FakeMLS.Commit, to id: String, by leaf: Leaf, named sender: String? = nil) throws {
+        guard var convo = convos[id] else { return }
+        let bytes = FakeMLS.message(3, convo.group, convo.epoch, try JSONEncoder().encode(commit), by: leaf)
+        advance(&convo, bytes, sender ?? leaf.account.rawValue)
         convos[id] = convo
     }
 
@@ -353,7 +384,7 @@ public actor ModelServer: Transport {
         answer["messages"] = page.map { index, entry -> [String: Any] in
             [
                 "id": entry.id, "convoId": id, "sender": entry.sender, "epoch": entry.epoch, "seq": index + 1,
-                "createdAt": "2026-11-22T09:30:00.123Z", "messageType": entry.isReset ? "reset" : entry.isCommit ? "commit" : "application",
+                "createdAt": "2026-11-22T09:30:00.123Z", "messageType": entry.isReset ? "reset" : entry.isCommit ? "commit" : entry.isProposal ? "proposal" : "application",
                 // Unpadded, as the service answers, and with a field of a later version.
                 "ciphertext": ["$bytes": entry.ciphertext.base64EncodedString().replacingOccurrences(of: "=", with: "")], "new": 1,
             ].merging(entry.embedUri.map { ["embedUri": $0] } ?? [:]) { _, new in new }
@@ -405,6 +436,10 @@ public actor ModelServer: Transport {
     /// Accounts whose DID begins so have no KeyPackages.
     public static let withoutKeyPackages = "did:plc:none"
 
+    /// Whose KeyPackage the server gives for an account.
+    private var claimed: [String: Leaf] = [:]
+    public func give(_ leaf: Leaf, for did: String) { claimed[did] = leaf }
+
     /// How many claims of KeyPackages there were.
     public private(set) var claims = 0
 
@@ -440,7 +475,7 @@ public actor ModelServer: Transport {
         let dids = (input["dids"] as? [String] ?? []).filter { !$0.hasPrefix(Self.withoutKeyPackages) }
         let withReceipts = input["receipts"] as? String == "true"
         return ok(["keyPackages": dids.map { did -> [String: String] in
-            ["did": did, "keyPackage": "AAAA", "cipherSuite": "suite"].merging(withReceipts ? ["receipt": "of " + did] : [:]) { $1 }
+            ["did": did, "keyPackage": FakeMLS.keyPackage(of: claimed[did] ?? FakeMLS.leaf(of: did)).base64EncodedString(), "cipherSuite": "suite"].merging(withReceipts ? ["receipt": "of " + did] : [:]) { $1 }
         }])
     }
 

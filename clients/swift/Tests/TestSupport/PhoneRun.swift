@@ -20,10 +20,11 @@ public struct PhoneJob: Codable, Sendable {
 }
 
 /// The values that a phone's storage begins with: a group at epoch 0 and its convo.
-public func firstValues(convo: String, groupID: Data) async throws -> Changes {
+public func firstValues(convo: String, groupID: Data, with others: [Leaf] = []) async throws -> Changes {
     let mls = try FakeMLS([:], device: "phone", seed: 0)
-    await mls.create(groupID: groupID)
+    await mls.create(groupID: groupID, with: others)
     var changes = try await mls.takeChanges()
+    changes["listed"] = Data()
     changes["thread/" + convo] = Data(#"{"convoId":"\#(convo)","groupId":"\#(groupID.base64EncodedString())","entered":0,"seq":0,"rewound":false}"#.utf8)
     return changes
 }
@@ -57,7 +58,7 @@ public func runPhone(_ arguments: [String]) async throws {
     let service = Service(dev.route(DID(job.account)), transport: MortalTransport(URLSessionTransport(), life))
     let storage = MortalStorage(try FileStorage(path: job.folder + "/store"), life)
     let surroundings = Surroundings(sleep: { try await Task.sleep(nanoseconds: UInt64(min($0, 0.05) * 1e9)) }) // a run takes seconds
-    let messenger = try await Messenger(account: DID(job.account), service: service, storage: storage, surroundings: surroundings) {
+    let messenger = try await Messenger(account: DID(job.account), service: service, accounts: UncheckedAccounts(), storage: storage, surroundings: surroundings) {
         try FakeMLS($0, device: "phone", seed: job.seed)
     }
     try await sendNumbered(messenger, job.convo, job.messages, life: life)

@@ -1,0 +1,294 @@
+import Foundation
+
+/// What a messenger knows of a device, which is a signature key in an account's name.
+public struct Device: Codable, Hashable, Sendable {
+    public enum State: String, Codable, Sendable {
+        /// The account lists it.
+        case listed
+        /// The account does not list it, or could not be asked, and the app has accepted it.
+        case accepted
+        /// The account could not be asked yet.
+        case waiting
+        /// The account does not list it.
+        case unlisted
+    }
+
+    public var account: DID
+    public var key: Data
+    public var state: State
+    /// When the account has answered last.
+    var askedAt: Date?
+
+    /// Whether messages may be encrypted for it.
+    public var isKnown: Bool { state == .listed || state == .accepted }
+
+    static func name(_ account: DID, _ key: Data) -> String { "device/" + account.rawValue + "/" + hexadecimal(key) }
+    var name: String { Self.name(account, key) }
+}
+
+/// A device about which the app can decide.
+public struct Doubt: Hashable, Sendable {
+    public enum Why: String, Sendable { case waiting, unlisted, uninvited }
+    public var convoId: String
+    public var account: DID
+    public var key: Data
+    /// Why nothing is encrypted for it.
+    public var why: Why
+}
+
+/// Nothing is encrypted for devices whose accounts cannot be asked now, or do not list them.
+public struct UnknownDevices: Error, Hashable, Sendable, CustomStringConvertible {
+    public var devices: [Device]
+    public var description: String {
+        devices.map { "\($0.account) has a device that " + ($0.state == .unlisted ? "it does not list" : "waits to be checked") }.joined(separator: "; ")
+    }
+}
+
+/// A message that was read, and whose sender's device is not known.
+struct Withheld: Codable {
+    var entry: Entry
+    var leaf: Leaf
+
+    static func folder(_ convo: String) -> String { "withheld/" + convo + "/" }
+    static func name(_ convo: String, _ seq: Int) -> String { folder(convo) + ordered(seq) }
+    var name: String { Self.name(entry.convoId, entry.seq) }
+}
+
+/// Whose key a leaf has: the account says it, in its own repository. Messages wait until everybody in their group is
+/// known.
+extension Messenger {
+    /// So long an answer counts before the account is asked again, in seconds.
+    private static let freshFor: TimeInterval = 24 * 3600
+    /// So long it takes until it is asked again for a device that is not listed.
+    private static let askAgainAfter: TimeInterval = 60
+
+    /// What is known of a leaf's device. It asks nobody.
+    func device(_ leaf: Leaf) async throws -> Device {
+        let known = try await records.read(Device.self, Device.name(leaf.account, leaf.signatureKey))
+        if let known { return known }
+        let isOwn = try await isOwn(leaf)
+        return Device(account: leaf.account, key: leaf.signatureKey, state: isOwn ? .listed : .waiting)
+    }
+
+    func isOwn(_ leaf: Leaf) async throws -> Bool {
+        let key = try await mls.signatureKey
+        return leaf.account == account && leaf.signatureKey == key
+    }
+
+    /// Asks the accounts of devices that are not known, or not lately. One that was listed stays so while its account
+    /// cannot be asked.
+    func judge(_ leaves: [Leaf]) async throws -> [Device] {
+        try await withThrowingTaskGroup(of: (Int, Device).self) { group in
+            for (i, leaf) in leaves.enumerated() { group.addTask { (i, try await self.judge(leaf)) } }
+            var devices: [Int: Device] = [:]
+            for try await (i, device) in group { devices[i] = device }
+            return leaves.indices.compactMap { devices[$0] }
+        }
+    }
+
+    private func judge(_ leaf: Leaf) async throws -> Device {
+        let before = try await device(leaf)
+        if try await isOwn(leaf) { return before }
+        let age = before.askedAt.map { surroundings.now().timeIntervalSince($0) } ?? .infinity
+        switch before.state {
+        case .accepted: return before
+        case .listed where age < Self.freshFor: return before
+        case .unlisted where age < Self.askAgainAfter: return before
+        default: break
+        }
+        if let running = asking[before.name] { return try await running.value }
+        let task = Task { try await self.ask(before) }
+        asking[before.name] = task
+        defer { asking[before.name] = nil }
+        return try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
+    }
+
+    private func ask(_ device: Device) async throws -> Device {
+        var asked = device
+        do {
+            asked.state = try await accounts.lists(device.key, of: device.account) ? .listed : .unlisted
+        } catch is AccountAway { return device }
+        asked.askedAt = surroundings.now()
+        let now = try await records.read(Device.self, device.name)
+        if let now, now.state == .accepted, asked.state == .unlisted { return now }
+        try await records.write([asked.name: encoded(asked)])
+        return asked
+    }
+
+    /// The devices of a convo's group for which nothing may be encrypted. If this device was removed, MLS says so.
+    func unknown(in thread: Thread) async throws -> [Device] {
+        guard thread.left != true, let members = try await presentMembers(of: thread) else { return [] }
+        var unknown: [Device] = []
+        for leaf in members {
+            let device = try await device(leaf)
+            if !device.isKnown || thread.uninvited?.contains(device.account) == true { unknown.append(device) }
+        }
+        return unknown
+    }
+
+    /// The members of a convo's group, if this device is one.
+    private func presentMembers(of thread: Thread) async throws -> [Leaf]? {
+        let (members, own) = try await (mls.members(of: thread.groupId), mls.signatureKey)
+        return members?.contains { $0.signatureKey == own } == true ? members : nil
+    }
+
+    // MARK: Who is in a group
+
+    /// A group has other members: judges them, and again until all are known or gone.
+    func changed(_ convo: String) {
+        clear.remove(convo)
+        stale.insert(convo)
+        guard watching.insert(convo).inserted else { return }
+        later { try await $0.watch(convo) }
+    }
+
+    private func watch(_ convo: String) async throws {
+        defer { watching.remove(convo) }
+        var attempts = 0
+        while true {
+            stale.remove(convo)
+            let unknown = try await settle(convo)
+            if stale.contains(convo) { continue }
+            if unknown.isEmpty { return }
+            try await surroundings.sleep(surroundings.backoff(after: attempts, CancellationError()))
+            attempts += 1
+        }
+    }
+
+    /// Judges a group's devices, unless they are known.
+    func settled(_ convo: String) async throws {
+        if let running = settling[convo] { _ = await running.result } // it has perhaps begun before the last entry was read
+        if !clear.contains(convo) { _ = try await settle(convo) }
+    }
+
+    /// Asks about the devices of a convo's group that are not known, and does what follows. It returns those that
+    /// stay unknown.
+    @discardableResult
+    func settle(_ convo: String) async throws -> [Device] {
+        if let running = settling[convo] { return try await running.value }
+        let task = Task { try await self.settleOnce(convo) }
+        settling[convo] = task
+        return try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
+    }
+
+    private func settleOnce(_ convo: String) async throws -> [Device] {
+        defer { settling[convo] = nil } // before anybody sees its end
+        return try await settleNow(convo)
+    }
+
+    private func settleNow(_ convo: String) async throws -> [Device] {
+        guard let thread = try await records.read(Thread.self, Thread.prefix + convo) else { return [] }
+        _ = try await judge(records.list(Withheld.self, Withheld.folder(convo)).map(\.leaf)) // also of who has gone since
+        guard thread.left != true, let members = try await presentMembers(of: thread) else {
+            try await release(convo)
+            return []
+        }
+        removeLeavers(members, thread)
+        var before: [Device] = []
+        for leaf in members { before.append(try await device(leaf)) }
+        let after = try await judge(members)
+        let changed = zip(before, after).compactMap { $0.state == $1.state ? nil : $1 }
+        for device in changed where device.state != .accepted { try await tellOnce(.init(rawValue: device.state.rawValue), device, convo) }
+        var unknown: [Device] = []
+        for device in try await self.unknown(in: thread) {
+            let leaf = members.first { $0.account == device.account && $0.signatureKey == device.key }
+            if let leaf, try await !settle(device, leaf, thread) { unknown.append(device) }
+        }
+        try await release(convo)
+        if unknown.isEmpty, !stale.contains(convo) { clear.insert(convo) }
+        if unknown.isEmpty || !changed.isEmpty { await outbox.retry(lane: convo) }
+        return unknown
+    }
+
+    /// Asks the app about a device, and takes it out of the group if its account says so. It returns whether the device
+    /// is known now.
+    private func settle(_ device: Device, _ leaf: Leaf, _ thread: Thread) async throws -> Bool {
+        let why: Doubt.Why = device.isKnown ? .uninvited : device.state == .unlisted ? .unlisted : .waiting
+        if why != .unlisted { try await tellOnce(.init(rawValue: why.rawValue), device, thread.convoId) }
+        if await decide(Doubt(convoId: thread.convoId, account: device.account, key: device.key, why: why)) {
+            var accepted = device
+            if !device.isKnown { accepted.state = .accepted }
+            try await records.write([accepted.name: encoded(accepted)])
+            try await change(thread.convoId) { $0.uninvited?.removeAll { $0 == device.account } }
+            return true
+        }
+        if why == .unlisted, thread.resetTo == nil { removeLater(leaf, from: thread.convoId) }
+        return false
+    }
+
+    /// Takes a device out of a group, unless that is under way. The service lets its own person do it, and whoever
+    /// may remove people.
+    func removeLater(_ leaf: Leaf, from convo: String) {
+        let name = convo + "/" + hexadecimal(leaf.signatureKey)
+        guard removing.insert(name).inserted else { return }
+        later { try await $0.remove(leaf, from: convo, as: name) }
+    }
+
+    private func remove(_ leaf: Leaf, from convo: String, as name: String) async throws {
+        if let write = try await commit(Plan(removeDevice: leaf), convo) {
+            // Who may not remove others leaves it to those who may, for this life.
+            if case .refused = try await outbox.finished(write.id).state { return try await outbox.dismiss([write.id]) }
+        }
+        removing.remove(name)
+    }
+
+    /// Changes what is stored of a convo.
+    func change(_ convo: String, _ change: @Sendable (inout Thread) -> Void) async throws {
+        try await turn.take {
+            guard var thread = try await self.records.read(Thread.self, Thread.prefix + convo) else { return }
+            let before = thread
+            change(&thread)
+            if thread != before { try await self.records.write([thread.name: encoded(thread)]) }
+        }
+    }
+
+    private func tellOnce(_ change: DeviceNews.Change?, _ device: Device, _ convo: String) async throws {
+        guard let change, told.insert([convo, change.rawValue, device.name].joined(separator: " ")).inserted else { return }
+        try await write([:], telling: [.device(DeviceNews(convoId: convo, change: change, account: device.account, key: device.key))])
+    }
+
+    /// Gives the app the messages of devices that are known by now.
+    private func release(_ convo: String) async throws {
+        if await records.names(Withheld.folder(convo)).isEmpty { return }
+        try await turn.take {
+            guard let thread = try await self.records.read(Thread.self, Thread.prefix + convo) else { return }
+            var (changes, events): (Changes, [MessengerEvent]) = ([:], [])
+            for withheld in try await self.records.list(Withheld.self, Withheld.folder(convo)) where try await self.mayShow(withheld.leaf, thread) {
+                var entry = withheld.entry
+                entry.content = try await self.hear(entry.content, in: convo, entry.seq, by: entry.sender, &changes, &events)
+                changes[entry.name] = try encoded(entry)
+                changes[withheld.name] = .some(nil)
+            }
+            if changes.isEmpty { return }
+            try await self.records.write(changes)
+            await self.tell(.received(convoId: convo))
+            for event in events { await self.tell(event) }
+        }
+    }
+
+    /// Whether a device's messages may be shown.
+    func mayShow(_ leaf: Leaf, _ thread: Thread) async throws -> Bool {
+        try await device(leaf).isKnown && thread.uninvited?.contains(leaf.account) != true
+    }
+
+    // MARK: What MLS shows
+
+    /// What a commit has changed of a group's members: the thread notes who is new, and the app hears of it.
+    func note(_ before: [Leaf], _ after: [Leaf], _ thread: inout Thread) -> [News.Content] {
+        let (entered, gone) = (after.filter { !before.contains($0) }, before.filter { !after.contains($0) })
+        var replaced = gone // a leaf that leaves and one of the same account that enters are one device with a new key
+        var news: [News.Content] = []
+        let tell = { (change: DeviceNews.Change, leaf: Leaf, convo: String) in
+            News.Content.device(DeviceNews(convoId: convo, change: change, account: leaf.account, key: leaf.signatureKey))
+        }
+        for leaf in entered {
+            let old = replaced.firstIndex { $0.account == leaf.account }
+            if let old { replaced.remove(at: old) }
+            news.append(tell(old == nil ? .entered : .keyChanged, leaf, thread.convoId))
+        }
+        for leaf in replaced { news.append(tell(.left, leaf, thread.convoId)) }
+        let added = Set(after.map(\.account)).subtracting(before.map(\.account))
+        if !added.isEmpty { thread.silent = (thread.silent ?? []) + added.sorted { $0.rawValue < $1.rawValue } }
+        return news
+    }
+}
