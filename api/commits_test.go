@@ -405,8 +405,9 @@ func TestShortLivedKeyPackage(t *testing.T) {
 	c := alice.knows(bob, nil)
 	in := alice.addition(c.convo, carol) // encrypted
 	now := time.Now()
-	w.exec(`DELETE FROM idempotency_keys WHERE nsid = $1`, mlsapi.NSIDGetKeyPackages) // of the claim
-	claimed := func(body []byte, ref mls.KeyPackageRef) {                             // instead of the one that carol has published
+	w.exec(`DELETE FROM idempotency_keys WHERE nsid = $1`, mlsapi.NSIDGetKeyPackages)
+	// claimed stands for the KeyPackage that carol has published, and its claim.
+	claimed := func(body []byte, ref mls.KeyPackageRef) {
 		w.exec(`UPDATE key_packages SET ref = $1, body = $2 WHERE did = $3`, []byte(ref), body, carol.did())
 		w.exec(`UPDATE key_package_init_keys SET ref = $1 WHERE did = $2`, []byte(ref), carol.did())
 	}
