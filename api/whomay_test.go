@@ -160,7 +160,7 @@ func TestWhoMay(t *testing.T) {
 	}
 }
 
-// T15: carol commits what the creator proposes, and whoever has no device left is off the roster.
+// T15: carol commits what the creator proposes, and a person without a device is off the roster.
 func TestCarolCommits(t *testing.T) {
 	t.Parallel()
 	m := newWhoMay(t, newWorld(t))

@@ -16,7 +16,7 @@ import (
 	"mlsd/mls"
 )
 
-// The author of a proposal decides what it may change, whoever commits it: the committer for what
+// The author of a proposal decides what it may change, not who commits it: the committer for what
 // its commit contains, and the sender for what the commit refers to (RFC 9420 §12.4). So a proposal
 // that was accepted can be committed by everybody, and what nobody could commit is refused when it
 // is sent.

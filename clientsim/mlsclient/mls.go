@@ -217,8 +217,8 @@ type Received struct {
 	// Sender is the identity of the leaf that sent an application message or a proposal.
 	Sender    string
 	Plaintext []byte
-	// From is the leaf of the sender, before the message. External is set for an external commit: then it is the
-	// leaf that enters. Only the library of this process says so.
+	// From is the leaf of the sender, before the message. If External is set, it is the leaf that enters
+	// by an external commit. Only the library of this process says so.
 	From     Leaf
 	External bool
 }

@@ -112,8 +112,8 @@ func apply(parameters, own map[string]string) {
 	}
 }
 
-// CheckParameters refuses what a URL sets without effect. parameters are those that the driver does not know,
-// and would send to the server: a misspelt sslmode would be one.
+// CheckParameters refuses what a URL sets without effect. parameters are those that the driver does
+// not know, and would send to the server: a misspelt sslmode would be one.
 func CheckParameters(parameters map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(parameters)) {
 		_, ofLookups := lookups[name]

@@ -271,9 +271,8 @@ export class Client {
     this.later(this.list())
     this.outbox.resume()
     const threads = await this.convos()
-    for (const { convoId, left, successor } of threads) {
-      if (!left && successor === undefined) this.members.changed(convoId)
-    }
+    const present = threads.filter(({ left, successor }) => !left && successor === undefined)
+    this.later(this.members.begin(present.map(({ convoId }) => convoId)))
     await this.history.resume(threads.map(({ convoId }) => convoId))
     for (const thread of threads) {
       if (thread.successor !== undefined) continue

@@ -41,6 +41,8 @@ export class UnknownDeviceError extends AwayError {
 
 /** So long an answer counts before the account is asked again, in milliseconds. */
 const freshFor = 24 * 3_600_000
+/** So many accounts are asked at once. */
+const mostAtOnce = 8
 /** So long a client waits before it asks again for a device that is not listed. */
 const askAgainAfter = 60_000
 
@@ -93,7 +95,11 @@ export class Devices {
    * while its account cannot be asked.
    */
   async judge(leaves: readonly Leaf[]): Promise<Device[]> {
-    return Promise.all(leaves.map((leaf) => this.judgeOne(leaf)))
+    const devices: Device[] = []
+    for (let i = 0; i < leaves.length; i += mostAtOnce) {
+      devices.push(...(await Promise.all(leaves.slice(i, i + mostAtOnce).map((leaf) => this.judgeOne(leaf)))))
+    }
+    return devices
   }
 
   private judgeOne(leaf: Leaf): Promise<Device> {

@@ -3,6 +3,7 @@
 import { hex } from "./bytes.js"
 import type { Core } from "./core.js"
 import { type Device, isKnown } from "./devices.js"
+import { DiscardedError } from "./errors.js"
 import type { ConvoId, Did } from "./ids.js"
 import { backoff } from "./clock.js"
 import { once } from "./locks.js"
@@ -26,7 +27,7 @@ export interface Doubt {
 
 /** What {@link Members} call. */
 export interface MembersHandler {
-  /** Returns whether a device shall be used all the same: see {@link ClientOptions.decide}. */
+  /** Returns whether a device shall be used: see {@link ClientOptions.decide}. */
   decide(doubt: Doubt): Promise<boolean>
   /** Something has failed that nobody waits for. */
   later(done: Promise<void>): void
@@ -35,6 +36,8 @@ export interface MembersHandler {
 /** Judges who is in groups. Messages wait until everybody in their group is known. */
 export class Members {
   private readonly clear = new Set<string>()
+  private readonly versions = new Map<string, number>() // how often a group has changed: what was judged before is old
+  private readonly removing = new Set<string>()
   private readonly settling = new Map<string, Promise<Device[]>>()
   private readonly watching = new Map<string, Promise<void>>()
   private readonly told = new Set<string>()
@@ -64,12 +67,28 @@ export class Members {
   /** A group has other members: judges them, and again until all are known or gone. */
   changed(convo: ConvoId): void {
     this.clear.delete(convo)
+    this.versions.set(convo, this.version(convo) + 1)
     this.handler.later(this.watch(convo))
   }
 
+  /** Judges the groups of a start, one after the other. */
+  async begin(convos: readonly ConvoId[]): Promise<void> {
+    for (const convo of convos) {
+      if (this.signal.aborted) return
+      await this.settled(convo).catch((err: unknown) => this.handler.later(Promise.reject(err)))
+      if (!this.clear.has(convo)) this.handler.later(this.watch(convo))
+    }
+  }
+
+  private version(convo: string): number {
+    return this.versions.get(convo) ?? 0
+  }
+
+  // watch judges one version of a group. The next one has a watch of its own.
   private watch(convo: ConvoId): Promise<void> {
-    return once(this.watching, convo, async () => {
-      for (let attempt = 1; !this.signal.aborted; attempt++) {
+    const version = this.version(convo)
+    return once(this.watching, `${convo} ${version}`, async () => {
+      for (let attempt = 1; !this.signal.aborted && version === this.version(convo); attempt++) {
         if ((await this.settle(convo)).length === 0) return
         await this.core.clock.sleep(backoff(this.core.clock, attempt), this.signal)
       }
@@ -78,7 +97,8 @@ export class Members {
 
   /** Asks about the devices of a convo's group that are not known, and does what follows. Returns those that stay unknown. */
   settle(convo: ConvoId): Promise<Device[]> {
-    return once(this.settling, convo, async () => {
+    const version = this.version(convo)
+    return once(this.settling, `${convo} ${version}`, async () => {
       const [thread, group] = await this.read(convo)
       if (thread === undefined || group === undefined || !group.active || thread.left) return []
       await this.removeLeavers(thread, group)
@@ -90,7 +110,7 @@ export class Members {
         if (!(await this.settleOne(thread, device))) unknown.push(device)
       }
       await this.core.locks.run(lockOf(convo), () => this.log.release(convo))
-      if (unknown.length === 0) this.clear.add(convo)
+      if (unknown.length === 0 && version === this.version(convo)) this.clear.add(convo)
       if (unknown.length === 0 || after.some(({ state }, i) => state !== before[i])) this.outbox().resume(convo)
       return unknown
     })
@@ -126,15 +146,18 @@ export class Members {
     for (const { identity, signatureKey } of gone) await this.remove(convoId, didOf(identity) as Did, signatureKey)
   }
 
-  // remove takes a device out of the group, unless that is under way. The service lets its own person do it,
-  // whoever may remove people, and everybody if it has proposed that itself.
+  // remove takes a device out of the group, once in a life of the client and version of the group. The service
+  // lets its own person do it, those who may remove people, and everybody if it has proposed that itself. To
+  // the others it is refused: the app has not asked for it, so it does not hear that.
   private async remove(convo: ConvoId, did: Did, key: Uint8Array): Promise<void> {
     const content: RemoveContent = { did, device: hex(key) }
-    const isSame = ({ kind, content: other }: { kind: string; content: unknown }) =>
-      kind === "remove" && (other as RemoveContent).did === did && (other as RemoveContent).device === content.device
-    if (this.outbox().pending(convo).some(isSame)) return
-    if ((await this.outbox().refused()).some(({ write }) => write.queue === convo && isSame(write))) return
-    await this.outbox().add(convo, "remove", { ...content })
+    const name = [convo, this.version(convo), did, content.device].join(" ")
+    if (this.removing.has(name)) return
+    this.removing.add(name)
+    const { write, settled } = await this.outbox().add(convo, "remove", { ...content })
+    settled.catch((err: unknown) => {
+      if (!(err instanceof DiscardedError)) this.handler.later(this.outbox().discard(write.id))
+    })
   }
 
   private async tell(convo: ConvoId, devices: readonly Device[]): Promise<void> {

@@ -201,7 +201,7 @@ lie("T10: what was acknowledged is shown as another's", async (liar) => {
   return { victim: alice, untrue: () => saidBy(alice, convo, alice, "from Alice") }
 })
 
-// Whoever is shown no newer entries cannot tell that from a quiet convo: TRANSPARENCY.md says so. The entries come
+// A device that is shown no newer entries cannot tell that from a quiet convo: TRANSPARENCY.md says so. The entries come
 // with the next one that is shown, because the log has no holes.
 test("T11: the newest entries are withheld", { ...needsServer, timeout: 60_000 }, async () => {
   const liar = new Liar()

@@ -14,7 +14,7 @@ import { changed, deviceOf, type Entry, json, type Liar, madeGroup, Stage } from
 import { suite } from "./phone.js"
 import * as mls from "#lexicons"
 
-/** The liar's KeyPackage stands in a person's name: whoever adds the person adds the liar. */
+/** The liar's KeyPackage stands in a person's name: to add the person is to add the liar. */
 export async function T1(liar: Liar, whose: Did): Promise<void> {
   const device = await deviceOf(whose)
   const { keyPackage, secret } = await device.keyPackage(true)
