@@ -19,6 +19,7 @@ const (
 // setting is a parameter of a session.
 type setting struct {
 	name, value string
+	also        string // a value that is as good as an advised one, or ""
 	rule        rule
 	why         string // for a required or an advised one: what another value does
 }
@@ -67,7 +68,8 @@ var settings = []setting{
 	{name: "default_transaction_read_only", value: "off", rule: required, why: "no write works"},
 	// Only a superuser can set it.
 	{name: "session_replication_role", value: "origin", rule: required, why: "foreign keys and triggers do not work"},
-	{name: "synchronous_commit", value: "on", rule: advised, why: "a crash loses the last answered writes"},
+	{name: "synchronous_commit", value: "on", also: "remote_apply", rule: advised,
+		why: "a failover loses answered writes (with off, a crash does too)"},
 }
 
 // transactionTimeout is a setting that PostgreSQL has from version 17 on. An older server refuses a

@@ -180,7 +180,14 @@ func TestCheck(t *testing.T) {
 			}
 		}
 	}
+	exec(`ALTER ROLE {role} SET synchronous_commit = remote_apply`) // it waits for more than on
+	if doubts, err := check(t, url); len(doubts) > 0 || err != nil {
+		t.Errorf("remote_apply: %v, %q", err, doubts)
+	}
+	const lastingCommit = `ALTER ROLE {role} SET synchronous_commit = on`
 	for _, c := range []struct{ sql, says, undo string }{
+		{`ALTER ROLE {role} SET synchronous_commit = local`, "so a failover loses answered writes", lastingCommit},
+		{`ALTER ROLE {role} SET synchronous_commit = remote_write`, "so a failover loses answered writes", lastingCommit},
 		{`ALTER ROLE {role} CONNECTION LIMIT 31`, "the role may have 31 connections, and each node opens up to 32: " +
 			`ALTER ROLE "{role}" CONNECTION LIMIT 64`, ``},
 		{`ALTER DATABASE ` + database + ` CONNECTION LIMIT 10`, `ALTER DATABASE "` + database + `" CONNECTION LIMIT 64`, ``},
