@@ -50,6 +50,9 @@ var settings = []setting{
 	{name: "default_transaction_isolation", value: "read committed", rule: always},
 	// With off, each statement on a table with row-level security fails.
 	{name: "row_security", value: "on", rule: always},
+	// Our transactions set both for themselves. A session that has them bypasses row-level security.
+	{name: "mlsd.maintenance", value: "off", rule: always},
+	{name: "mlsd.caller", value: "", rule: always},
 	// With on, a refused statement ends its session.
 	{name: "exit_on_error", value: "off", rule: always},
 	// The migrations make their tables there.

@@ -3,10 +3,12 @@ package pgpool_test
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -24,6 +26,7 @@ var against = map[string]string{
 	"timezone": "Asia/Kathmandu", "DateStyle": "German", "IntervalStyle": "iso_8601", "bytea_output": "escape",
 	"extra_float_digits": "-15", "array_nulls": "off", "default_transaction_read_only": "on",
 	"session_replication_role": "replica", "synchronous_commit": "off",
+	"mlsd.maintenance": "on", "mlsd.caller": "did:plc:mallory",
 	// A connection over a socket of this machine has none of these.
 	"tcp_keepalives_idle": "", "tcp_keepalives_interval": "", "tcp_keepalives_count": "",
 }
@@ -41,7 +44,7 @@ func TestSettingsOfOthers(t *testing.T) {
 		if !listed {
 			t.Errorf("this test has no value against %s", name)
 		}
-		if _, exists := known[name]; bad != "" && exists {
+		if _, exists := known[name]; bad != "" && (exists || strings.HasPrefix(name, "mlsd.")) {
 			alter(t, db, fmt.Sprintf("SET %s = '%s'", name, bad))
 		}
 	}
@@ -55,6 +58,20 @@ func TestSettingsOfOthers(t *testing.T) {
 			if against[name] != "" && raw[name] == value {
 				t.Errorf("the database does not set %s", name)
 			}
+		}
+	}
+}
+
+// Options of the URL, or PGOPTIONS for another program, do not reach what mlsd sets always.
+func TestOptionsOfOthers(t *testing.T) {
+	t.Parallel()
+	options := url.QueryEscape("-cmlsd.maintenance=on -cmlsd.caller=did:plc:mallory -crow_security=off")
+	options = strings.ReplaceAll(options, "+", "%20") // a + is no space to the driver
+	names := []string{"mlsd.maintenance", "mlsd.caller", "row_security"}
+	want := map[string]string{"mlsd.maintenance": "off", "mlsd.caller": "", "row_security": "on"}
+	for kind, got := range sessionsOf(t, pgtest.EmptyURL(t)+"&options="+options, names) {
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", kind, diff)
 		}
 	}
 }
