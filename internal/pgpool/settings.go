@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // rule is what mlsd does about a setting that the server, a database or a role can have set.
@@ -56,7 +57,7 @@ var settings = []setting{
 	// With on, a refused statement ends its session.
 	{name: "exit_on_error", value: "off", rule: always},
 	// The migrations make their tables there.
-	{name: "search_path", value: "public", rule: always},
+	{name: "search_path", value: schema, rule: always},
 	// The driver and our statements write and read these forms.
 	{name: "client_encoding", value: "UTF8", rule: always},
 	{name: "standard_conforming_strings", value: "on", rule: always},
@@ -74,6 +75,9 @@ var settings = []setting{
 	{name: "synchronous_commit", value: "on", also: "remote_apply", rule: advised,
 		why: "a failover loses answered writes (with off, a crash does too)"},
 }
+
+// schema is where our tables are.
+const schema = "public"
 
 // transactionTimeout is a setting that PostgreSQL has from version 17 on. An older server refuses a
 // connection that begins with it, so only SetLater sets it.
@@ -110,6 +114,9 @@ func apply(parameters, own map[string]string) {
 		}
 	}
 	for _, s := range settings {
+		if s.rule == always { // PostgreSQL does not distinguish TimeZone from timezone
+			maps.DeleteFunc(parameters, func(name, _ string) bool { return strings.EqualFold(name, s.name) })
+		}
 		_, set := parameters[s.name]
 		if s.name != transactionTimeout && (s.rule == always || s.rule == usual && !set) {
 			parameters[s.name] = s.value
@@ -117,15 +124,30 @@ func apply(parameters, own map[string]string) {
 	}
 }
 
-// CheckParameters refuses what a URL sets without effect. parameters are those that the driver does not know,
-// and would send to the server: a misspelt sslmode would be one.
+// ofLibpq are parameters of libpq, so of psql, that the driver does not know.
+var ofLibpq = []string{"fallback_application_name", "gssdelegation", "gssencmode", "gsslib", "hostaddr", "keepalives",
+	"keepalives_count", "keepalives_idle", "keepalives_interval", "load_balance_hosts", "replication", "requirepeer",
+	"requiressl", "ssl_max_protocol_version", "ssl_min_protocol_version", "sslcompression", "sslcrl", "sslcrldir",
+	"sslkeylogfile", "tcp_user_timeout"}
+
+// CheckParameters refuses what mlsd does not take from a URL, the environment or a service file.
+// parameters are those that the driver does not know, and would send to the server: a misspelt
+// sslmode would be one. What mlsd sets always is accepted, and has no effect. Only another
+// search_path is refused, because somebody would look for our tables there.
 func CheckParameters(parameters map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(parameters)) {
 		_, ofLookups := lookups[name]
-		ours := slices.ContainsFunc(settings, func(s setting) bool { return s.name == name && s.rule != always })
-		if !ours && !ofLookups && name != "options" {
+		ours := slices.ContainsFunc(settings, func(s setting) bool {
+			return s.name == name || s.rule == always && strings.EqualFold(s.name, name)
+		})
+		switch {
+		case strings.EqualFold(name, "search_path") && parameters[name] != schema:
+			return fmt.Errorf("%q is no parameter that mlsd takes: its tables are in the schema %s", name, schema)
+		case slices.Contains(ofLibpq, name):
+			return fmt.Errorf("libpq's %q is not supported here", name)
+		case !ours && !ofLookups && name != "options":
 			return fmt.Errorf("%q is no parameter of a connection, nor a setting that mlsd takes from the URL (for another "+
-				"setting of PostgreSQL: options=-c%%20NAME=VALUE)", name)
+				"setting of PostgreSQL: options=-c%%20NAME%%3DVALUE)", name)
 		}
 	}
 	return nil

@@ -3,8 +3,12 @@ package pgpool_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,6 +77,39 @@ func TestOptionsOfOthers(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", kind, diff)
 		}
+	}
+}
+
+// What other programs need in the environment, a service file or the URL is accepted, and mlsd's own
+// values win.
+func TestParametersThatMlsdSets(t *testing.T) {
+	services := filepath.Join(t.TempDir(), "services")
+	err := os.WriteFile(services, []byte("[chat]\nclient_encoding=LATIN1\ndatestyle=German\n"), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ name, tz, parameters string }{
+		{"an environment", "Asia/Kathmandu", ""},
+		{"a service file", "", "&service=chat&servicefile=" + url.QueryEscape(services)},
+		{"a URL", "", "&client_encoding=LATIN1&TimeZone=Asia/Kathmandu&search_path=public"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			at := pgtest.EmptyURL(t) + tc.parameters
+			t.Setenv("PGTZ", tc.tz) // after the start of the tests' server, which removes it
+			cfg, err := pgx.ParseConfig(at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := pgpool.CheckParameters(cfg.RuntimeParams); err != nil {
+				t.Error(err)
+			}
+			want := map[string]string{"client_encoding": "UTF8", "timezone": "UTC", "DateStyle": "ISO, MDY"}
+			for kind, got := range sessionsOf(t, at, slices.Collect(maps.Keys(want))) {
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", kind, diff)
+				}
+			}
+		})
 	}
 }
 
