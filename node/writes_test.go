@@ -156,6 +156,25 @@ func TestWritesFailAndNobodyCanAsk(t *testing.T) {
 	}
 }
 
+// A fault ends if nobody writes for a minute. Until then, quiet rounds change nothing.
+func TestNobodyWritesAnyMore(t *testing.T) {
+	t.Parallel()
+	w := newWatchedWrites(t)
+	w.round(broken)
+	w.round(broken)
+	for range quietRounds - 1 {
+		if line := w.round(); line != "" || w.failing() != 1 {
+			t.Fatalf("the fault ends too early: %s", line)
+		}
+	}
+	if line := w.round(); !strings.Contains(line, "nobody writes any more") || w.failing() != 0 {
+		t.Errorf("the fault lasts: %s", line)
+	}
+	if w.round(broken); w.failing() != 0 {
+		t.Error("one bad round is a fault, because of those before the pause")
+	}
+}
+
 // While other writes succeed, writes that wait for locks are no fault, but a line names the holder.
 func TestSomeWritesWait(t *testing.T) {
 	t.Parallel()
