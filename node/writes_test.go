@@ -198,7 +198,8 @@ func TestSomeWritesWait(t *testing.T) {
 	}
 }
 
-// G5: COMMITs that wait for a standby that is away are named, with the setting.
+// G5: COMMITs that wait for a standby that is away are named, with the setting. A COMMIT that has
+// just begun to wait is not: each COMMIT does on a pair that is well.
 func TestCommitsWaitForAStandby(t *testing.T) {
 	t.Parallel()
 	p := pgtest.NewPair(t)
@@ -214,6 +215,7 @@ func TestCommitsWaitForAStandby(t *testing.T) {
 	w := newWatchedWrites(t)
 	w.db = p.Pool()
 	committed := make(chan error, 1)
+	begun := time.Now()
 	go func() {
 		_, err := w.db.Exec(t.Context(), `CREATE TABLE late ()`)
 		committed <- err
@@ -225,6 +227,9 @@ func TestCommitsWaitForAStandby(t *testing.T) {
 		} else if got == want {
 			break
 		}
+	}
+	if took := time.Since(begun); took < commitLong {
+		t.Errorf("a COMMIT is named that has waited for %s", took)
 	}
 	w.round(broken)
 	if line := w.round(broken); !strings.Contains(line, want) || w.failing() != 1 {
