@@ -3,8 +3,11 @@ package pgpool
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // rule is what mlsd does about a setting that the server, a database or a role can have set.
@@ -149,6 +152,46 @@ func CheckParameters(parameters map[string]string) error {
 			return fmt.Errorf("%q is no parameter of a connection, nor a setting that mlsd takes from the URL (for another "+
 				"setting of PostgreSQL: options=-c%%20NAME%%3DVALUE)", name)
 		}
+		if err := checkValue(name, parameters[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var (
+	numbers  = regexp.MustCompile(`^ *\+?[0-9]+(\.[0-9]+)? *(us|ms|s|min|h|d)? *$`)
+	switches = regexp.MustCompile(`(?i)^(on|off|true|false|yes|no|1|0)$`)
+)
+
+// checkValue refuses a value that PostgreSQL would refuse for each new session. Our own value tells
+// what kind of value a setting has.
+func checkValue(name, value string) error {
+	own := lookups[name]
+	for _, s := range settings {
+		if s.name == name && s.rule == usual {
+			own = s.value
+		}
+	}
+	switch {
+	case numbers.MatchString(own) && !numbers.MatchString(value):
+		return fmt.Errorf("%q is %q: want a number or a time, such as %s, 500ms or 15s", name, value, own)
+	case switches.MatchString(own) && !switches.MatchString(value):
+		return fmt.Errorf("%q is %q: want on or off", name, value)
+	}
+	return nil
+}
+
+// CheckCaches refuses a configuration whose statements the driver cannot keep, because each one
+// would fail.
+func CheckCaches(cfg *pgx.ConnConfig) error {
+	switch {
+	case cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && cfg.StatementCacheCapacity < 1:
+		return fmt.Errorf("statement_cache_capacity is %d: want at least 1, or none: the driver keeps 512 statements",
+			cfg.StatementCacheCapacity)
+	case cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheDescribe && cfg.DescriptionCacheCapacity < 1:
+		return fmt.Errorf("description_cache_capacity is %d: want at least 1, or none: the driver keeps 512 descriptions",
+			cfg.DescriptionCacheCapacity)
 	}
 	return nil
 }
