@@ -158,7 +158,8 @@ func (l *outageLog) takes(others int, write func()) bool {
 }
 
 // ask makes Run ping the database after a record that the watch of writes counts: PostgreSQL can go
-// down while writes fail for another reason. Such records can come for hours, so ask limits the pings.
+// down while writes fail for another reason. Such records can come for hours, so ask limits the
+// pings.
 func (l *outageLog) ask() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -179,8 +179,8 @@ func TestNoOutage(t *testing.T) {
 	})
 }
 
-// PostgreSQL goes down while writes fail for another reason. Their watch counts the records, and the
-// outage is still seen.
+// PostgreSQL goes down while writes fail for another reason. Their watch counts the records, and
+// the outage is still seen.
 func TestOutageWhileWritesFail(t *testing.T) {
 	t.Parallel()
 	watched(t, func(t *testing.T, out *lines, log *outageLog, db *fakeDatabase) {

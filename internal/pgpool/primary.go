@@ -69,9 +69,9 @@ func severalHosts(cfg *pgx.ConnConfig) bool {
 	return false
 }
 
-// dialledConn is a connection whose RemoteAddr is the address that was dialled. The operating system
-// names the same host in another way if the URL has a long form of an IPv6 address, or the path of a
-// socket through a symbolic link.
+// dialledConn is a connection whose RemoteAddr is the address that was dialled. The operating
+// system names the same host in another way if the URL has a long form of an IPv6 address, or the
+// path of a socket through a symbolic link.
 type dialledConn struct {
 	net.Conn
 	address dialledAddr

@@ -80,8 +80,8 @@ func TestOptionsOfOthers(t *testing.T) {
 	}
 }
 
-// What other programs need in the environment, a service file or the URL is accepted, and mlsd's own
-// values win.
+// What other programs need in the environment, a service file or the URL is accepted, and mlsd's
+// own values win.
 func TestParametersThatMlsdSets(t *testing.T) {
 	services := filepath.Join(t.TempDir(), "services")
 	err := os.WriteFile(services, []byte("[chat]\nclient_encoding=LATIN1\ndatestyle=German\n"), 0o600)
