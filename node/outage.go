@@ -41,6 +41,7 @@ type outageLog struct {
 	held    []func()   // functions that write the records that wait
 	leftOut int        // how many records of the outage were left out
 	ended   time.Time  // when the last outage ended
+	asked   time.Time  // when a record that the watch of writes counts has last caused a ping
 }
 
 // newOutageLog returns a log that writes to next.
@@ -156,6 +157,18 @@ func (l *outageLog) takes(others int, write func()) bool {
 	return true
 }
 
+// ask makes Run ping the database after a record that the watch of writes counts: PostgreSQL can go
+// down while writes fail for another reason. Such records can come for hours, so ask limits the
+// pings.
+func (l *outageLog) ask() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); now.Sub(l.asked) >= pingEvery {
+		l.asked = now
+		l.wake.Send()
+	}
+}
+
 // errorOf returns the attribute error of a record.
 func errorOf(r slog.Record) (found error) {
 	r.Attrs(func(a slog.Attr) bool {
@@ -195,6 +208,7 @@ func (h *outageHandler) Handle(ctx context.Context, r slog.Record) error {
 	if found, others := aboutDatabase(r); found {
 		kept := r.Clone()
 		if w := h.log.writes.Load(); w != nil && w.takes(errorOf(r), others) {
+			h.log.ask()
 			return nil
 		}
 		write := func() { _ = h.next.Handle(context.WithoutCancel(ctx), kept) } // an error of the log has nowhere to go

@@ -179,6 +179,31 @@ func TestNoOutage(t *testing.T) {
 	})
 }
 
+// PostgreSQL goes down while writes fail for another reason. Their watch counts the records, and
+// the outage is still seen.
+func TestOutageWhileWritesFail(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, out *lines, log *outageLog, db *fakeDatabase) {
+		w := newWriteWatch(nil, log.Logger, time.Now)
+		w.cause = "the database's disk is full"
+		log.writes.Store(w)
+		log.Error("it failed", "error", io.EOF)
+		synctest.Wait()
+		if got := out.String(); got != "" {
+			t.Errorf("PostgreSQL is there, and the log is %s", got)
+		}
+		gone := error(io.ErrUnexpectedEOF)
+		db.away.Store(&gone)
+		time.Sleep(pingEvery)
+		log.Error("it failed", "error", gone)
+		synctest.Wait()
+		const want = "level=ERROR msg=\"the database cannot be reached\" error=\"unexpected EOF\"\n"
+		if got := out.String(); got != want {
+			t.Errorf("the log is %q, want %q", got, want)
+		}
+	})
+}
+
 // While the database is asked, so many records wait and the others are written. None is lost.
 func TestHeld(t *testing.T) {
 	t.Parallel()

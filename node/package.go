@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -98,13 +99,25 @@ func become(name string) error {
 			return err
 		}
 	}
-	// What is in root's home is not the service's.
-	err = errors.Join(os.Setenv("HOME", account.HomeDir), os.Setenv("USER", name), os.Unsetenv("XDG_DATA_HOME"),
-		syscall.Setgroups(groups), syscall.Setgid(gid), syscall.Setuid(uid))
+	err = errors.Join(syscall.Setgroups(groups), syscall.Setgid(gid), syscall.Setuid(uid))
 	if err != nil {
 		return err
 	}
-	return syscall.Exec(program, os.Args, os.Environ())
+	return syscall.Exec(program, os.Args, environmentOf(account, os.Environ()))
+}
+
+// environmentOf returns root's environment without what is about root: the homes, the directory for
+// temporary files, and PGUSER and the like, from which the driver takes what a URL does not say.
+func environmentOf(account *user.User, environ []string) []string {
+	environ = slices.DeleteFunc(slices.Clone(environ), func(entry string) bool {
+		switch name, _, _ := strings.Cut(entry, "="); name {
+		case "HOME", "USER", "LOGNAME", "XDG_DATA_HOME", "TMPDIR":
+			return true
+		default:
+			return strings.HasPrefix(name, "PG")
+		}
+	})
+	return append(environ, "HOME="+account.HomeDir, "USER="+account.Username, "LOGNAME="+account.Username)
 }
 
 // explainUnreadable says who may read the package's file of settings. command is what was typed.

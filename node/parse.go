@@ -189,8 +189,15 @@ func proxies(v string) (networks []netip.Prefix, err error) {
 	return networks, nil
 }
 
+// aboutParameter are the driver's words about one parameter of a URL that it could split into its
+// parts. What follows them quotes no password.
+var aboutParameter = []string{"cannot parse ", "pool_max_conns too small", "failed to read service",
+	"failed to configure TLS", "invalid connect_timeout", "invalid default_query_exec_mode",
+	"invalid max_protocol_version", "invalid min_protocol_version", "invalid require_auth", "invalid sslcertmode",
+	"unknown channel_binding", "unknown target_session_attrs"}
+
 // checkDatabaseURL refuses a URL that the driver cannot read, or with a parameter that nobody reads.
-// It does not return the driver's error, which can quote the password.
+// It does not return the driver's whole error, which can quote the password.
 func checkDatabaseURL(v string) error {
 	if v == "" {
 		return nil
@@ -199,9 +206,16 @@ func checkDatabaseURL(v string) error {
 	var file *fs.PathError // of a certificate, for example
 	switch {
 	case err == nil:
-		return pgpool.CheckParameters(cfg.ConnConfig.RuntimeParams)
+		return errors.Join(pgpool.CheckParameters(cfg.ConnConfig.RuntimeParams), pgpool.CheckCaches(cfg.ConnConfig))
 	case errors.As(err, &file):
 		return file
+	}
+	// Before these words stands the URL.
+	text := err.Error()
+	for _, words := range aboutParameter {
+		if at := strings.LastIndex(text, "`: "+words); at >= 0 {
+			return errors.New(text[at+len("`: "):])
+		}
 	}
 	return errors.New("want a URL such as postgres://mlsd:password@db.example.com:5432/mlsd; special characters of a " +
 		"password are percent-encoded: @ is %40")

@@ -11,18 +11,23 @@ import (
 // sayStart is how often a line says that the start has not ended, and what it waits for.
 const sayStart = 5 * time.Second
 
-// commitWaits says that a COMMIT of this role waits for a standby. It waits for ever if no standby is
-// there that synchronous_standby_names asks for.
+// commitLong is how long a COMMIT waits for a standby before a line says so. With a standby that is
+// there, each COMMIT waits for milliseconds.
+const commitLong = 2 * time.Second
+
+// commitWaits says that a COMMIT of this role waits for a standby, for longer than $1. It waits for
+// ever if no standby is there that synchronous_standby_names asks for.
 const commitWaits = `
 	SELECT count(*) > 0, 'COMMITs wait for a standby: synchronous_standby_names is ' ||
 		quote_literal(current_setting('synchronous_standby_names'))
-	FROM pg_stat_activity WHERE usename = current_user AND wait_event = 'SyncRep'`
+	FROM pg_stat_activity
+	WHERE usename = current_user AND wait_event = 'SyncRep' AND query_start < clock_timestamp() - $1::interval`
 
-// standbyAwaited says that COMMITs wait for a standby, or "".
+// standbyAwaited says that COMMITs wait for a standby for long, or "".
 func standbyAwaited(ctx context.Context, db pgpool.Queryer) (string, error) {
 	var waits bool
 	var says string
-	if err := db.QueryRow(ctx, commitWaits).Scan(&waits, &says); err != nil || !waits {
+	if err := db.QueryRow(ctx, commitWaits, commitLong).Scan(&waits, &says); err != nil || !waits {
 		return "", err
 	}
 	return says, nil

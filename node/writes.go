@@ -27,6 +27,8 @@ const (
 	writesTimeout  = 3 * time.Second
 	// heldLong is how long a transaction may hold locks before a line names it.
 	heldLong = 10 * time.Second
+	// quietRounds is after how many rounds without a write nobody knows any more whether writes fail.
+	quietRounds = 6
 )
 
 // writeWatch notices when writes do not succeed, and says why: somebody's locks, a full disk, or a
@@ -44,6 +46,7 @@ type writeWatch struct {
 	failed    int        // writes since the last round that failed by our fault, or got no lock in time
 	last      error      // of the database, since a write has succeeded last; one that says why counts more
 	rounds    int        // rounds in a row with failed writes and no other
+	quiet     int        // rounds in a row without a write
 	since     time.Time  // when the first of these rounds ended
 	leftOut   int        // records about the database that were left out since the last line
 	cause     string     // why writes fail, at the last round; "" if they do not
@@ -106,12 +109,20 @@ func (w *writeWatch) failing() float64 {
 
 // RunOnce judges the writes since the last round, and logs what has changed. Writes do not succeed
 // if, in two rounds in a row, some have failed and none has succeeded. Rounds without a write change
-// nothing.
+// nothing, but after quietRounds of them the fault ends.
 func (w *writeWatch) RunOnce(ctx context.Context) error {
 	w.mu.Lock()
 	succeeded, failed, last := w.succeeded, w.failed, w.last
 	w.succeeded, w.failed = 0, 0
+	w.quiet++
+	if succeeded+failed > 0 {
+		w.quiet = 0
+	}
+	says := "writes succeed again"
 	switch {
+	case w.quiet >= quietRounds:
+		says = "writes have failed, and nobody writes any more"
+		w.rounds, w.last = 0, nil
 	case succeeded > 0:
 		w.rounds, w.last = 0, nil
 	case failed > 0:
@@ -122,7 +133,7 @@ func (w *writeWatch) RunOnce(ctx context.Context) error {
 	failing, since := w.rounds >= 2, w.since
 	w.mu.Unlock()
 	if !failing {
-		w.succeedAgain(ctx, since)
+		w.end(ctx, says, since)
 		if failed == 0 {
 			return nil
 		}
@@ -150,15 +161,15 @@ func (w *writeWatch) RunOnce(ctx context.Context) error {
 	return nil
 }
 
-// succeedAgain ends the fault, if there is one.
-func (w *writeWatch) succeedAgain(ctx context.Context, since time.Time) {
+// end ends the fault, if there is one. says is the line about it.
+func (w *writeWatch) end(ctx context.Context, says string, since time.Time) {
 	w.mu.Lock()
 	cause, leftOut := w.cause, w.leftOut
 	w.cause, w.leftOut = "", 0
 	w.mu.Unlock()
 	if cause != "" {
 		w.said = time.Time{}
-		w.log.WarnContext(ctx, "writes succeed again", "after", w.now().Sub(since).Round(time.Second), "left_out", leftOut)
+		w.log.WarnContext(ctx, says, "after", w.now().Sub(since).Round(time.Second), "left_out", leftOut)
 	}
 }
 

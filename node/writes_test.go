@@ -156,6 +156,25 @@ func TestWritesFailAndNobodyCanAsk(t *testing.T) {
 	}
 }
 
+// A fault ends if nobody writes for a minute. Until then, quiet rounds change nothing.
+func TestNobodyWritesAnyMore(t *testing.T) {
+	t.Parallel()
+	w := newWatchedWrites(t)
+	w.round(broken)
+	w.round(broken)
+	for range quietRounds - 1 {
+		if line := w.round(); line != "" || w.failing() != 1 {
+			t.Fatalf("the fault ends too early: %s", line)
+		}
+	}
+	if line := w.round(); !strings.Contains(line, "nobody writes any more") || w.failing() != 0 {
+		t.Errorf("the fault lasts: %s", line)
+	}
+	if w.round(broken); w.failing() != 0 {
+		t.Error("one bad round is a fault, because of those before the pause")
+	}
+}
+
 // While other writes succeed, writes that wait for locks are no fault, but a line names the holder.
 func TestSomeWritesWait(t *testing.T) {
 	t.Parallel()
@@ -179,7 +198,8 @@ func TestSomeWritesWait(t *testing.T) {
 	}
 }
 
-// G5: COMMITs that wait for a standby that is away are named, with the setting.
+// G5: COMMITs that wait for a standby that is away are named, with the setting. A COMMIT that has
+// just begun to wait is not: each COMMIT does on a pair that is well.
 func TestCommitsWaitForAStandby(t *testing.T) {
 	t.Parallel()
 	p := pgtest.NewPair(t)
@@ -195,6 +215,7 @@ func TestCommitsWaitForAStandby(t *testing.T) {
 	w := newWatchedWrites(t)
 	w.db = p.Pool()
 	committed := make(chan error, 1)
+	begun := time.Now()
 	go func() {
 		_, err := w.db.Exec(t.Context(), `CREATE TABLE late ()`)
 		committed <- err
@@ -206,6 +227,9 @@ func TestCommitsWaitForAStandby(t *testing.T) {
 		} else if got == want {
 			break
 		}
+	}
+	if took := time.Since(begun); took < commitLong {
+		t.Errorf("a COMMIT is named that has waited for %s", took)
 	}
 	w.round(broken)
 	if line := w.round(broken); !strings.Contains(line, want) || w.failing() != 1 {

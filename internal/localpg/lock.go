@@ -34,7 +34,7 @@ type lockFile struct {
 // lock locks a file without waiting. The error is EWOULDBLOCK if another process holds the lock.
 // Children do not inherit the lock, because Go opens files close-on-exec.
 func lock(path string) (*lockFile, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock file: %w", err)
 	}
@@ -57,10 +57,32 @@ func acquireLock(dir string) (*lockFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(path, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
+	if err := errors.Join(l.ownAs(dir), l.write(strconv.Itoa(os.Getpid())+"\n")); err != nil {
 		return nil, errors.Join(fmt.Errorf("write lock file: %w", err), l.release())
 	}
 	return l, nil
+}
+
+// ownAs gives a file of root's to the owner of dir. Otherwise a command that root types would shut
+// out the service, which runs as the owner of dir.
+func (l *lockFile) ownAs(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || os.Geteuid() != 0 {
+		return err
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
+		return l.f.Chown(int(owner.Uid), int(owner.Gid))
+	}
+	return nil
+}
+
+// write replaces the text of the file.
+func (l *lockFile) write(text string) error {
+	if err := l.f.Truncate(0); err != nil {
+		return err
+	}
+	_, err := l.f.WriteAt([]byte(text), 0)
+	return err
 }
 
 // release releases the lock. It unlocks before it closes. Otherwise a child that is forked, and has

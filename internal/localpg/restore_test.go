@@ -3,9 +3,11 @@ package localpg
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +71,48 @@ func TestBackupWhileRunning(t *testing.T) {
 	}
 	if _, err := restoreTo(t, Config{DataDir: dir}, backup, Target{}); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("restored over a database: %v", err)
+	}
+}
+
+// A restore that root types leaves the service nothing that the service may not open.
+func TestRestoreAsRoot(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := usedDir(t)
+	s := start(t, Config{DataDir: dir})
+	backup := filepath.Join(testdir.For(t), "backup")
+	if _, err := Backup(t.Context(), dir, backup); err != nil {
+		t.Fatal(err)
+	}
+	stop(t, s)
+	again := dataDir(t)
+	service, err := chooseAccount(again, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Mkdir(again, 0o700), service.own(again)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := restoreTo(t, Config{DataDir: again}, backup, Target{}); err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(again, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if owner := info.Sys().(*syscall.Stat_t); owner.Uid != service.uid {
+			t.Errorf("%s belongs to uid %d, want %d", path, owner.Uid, service.uid)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

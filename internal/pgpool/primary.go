@@ -56,6 +56,7 @@ func NewPrimary(url string, log *slog.Logger) (*Primary, error) {
 		return nil, err
 	}
 	p.cfg.ConnectTimeout = primaryAnswer
+	p.cfg.DialFunc = dialled(p.cfg.DialFunc)
 	return p, nil
 }
 
@@ -68,12 +69,42 @@ func severalHosts(cfg *pgx.ConnConfig) bool {
 	return false
 }
 
+// dialledConn is a connection whose RemoteAddr is the address that was dialled. The operating
+// system names the same host in another way if the URL has a long form of an IPv6 address, or the
+// path of a socket through a symbolic link.
+type dialledConn struct {
+	net.Conn
+	address dialledAddr
+}
+
+type dialledAddr struct{ network, address string }
+
+// Network implements net.Addr.
+func (a dialledAddr) Network() string { return a.network }
+
+// String implements net.Addr.
+func (a dialledAddr) String() string { return a.address }
+
+// RemoteAddr implements net.Conn.
+func (c dialledConn) RemoteAddr() net.Addr { return c.address }
+
+// dialled makes dial return a dialledConn.
+func dialled(dial pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return dialledConn{conn, dialledAddr{network, address}}, nil
+	}
+}
+
 // Follow makes a pool connect only to the primary, while the primary is known.
 func (p *Primary) Follow(cfg *pgxpool.Config) {
 	if p.cfg == nil {
 		return
 	}
-	dial := cfg.ConnConfig.DialFunc
+	dial := dialled(cfg.ConnConfig.DialFunc)
 	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if !p.allows(address) {
 			return nil, errNotPrimary
@@ -96,7 +127,7 @@ func (p *Primary) allows(address string) bool {
 type followedConn struct {
 	net.Conn
 	primary *Primary
-	address string // the dialled address, which is also the RemoteAddr
+	address string // the RemoteAddr, which is the dialled address
 }
 
 func (p *Primary) follow(conn net.Conn, address string) (net.Conn, error) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +22,8 @@ import (
 // fakeHost is a server that speaks PostgreSQL's protocol. It can be a standby, and it can hang.
 type fakeHost struct {
 	listener net.Listener
-	received chan string // statements that contain "write"
+	received chan string   // statements that contain "write"
+	pinged   chan struct{} // gets a value if a ping has come since the last value was taken
 	// endsAtExecute makes it end a connection instead of executing a prepared statement.
 	endsAtExecute bool
 	// outOfStep makes it send one message too early, as a pooler does that mixes up sessions, and end.
@@ -36,11 +39,17 @@ type fakeHost struct {
 
 func newFakeHost(t *testing.T, readOnly bool) *fakeHost {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	return newFakeHostAt(t, "tcp", "127.0.0.1:0", readOnly)
+}
+
+func newFakeHostAt(t *testing.T, network, address string, readOnly bool) *fakeHost {
+	t.Helper()
+	listener, err := net.Listen(network, address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &fakeHost{listener: listener, received: make(chan string, 8), readOnly: readOnly}
+	h := &fakeHost{listener: listener, received: make(chan string, 8), pinged: make(chan struct{}, 1),
+		readOnly: readOnly}
 	t.Cleanup(func() {
 		if err := listener.Close(); err != nil {
 			t.Error(err)
@@ -109,6 +118,12 @@ func (h *fakeHost) answer(backend *pgproto3.Backend, message pgproto3.FrontendMe
 	case *pgproto3.Query:
 		if strings.Contains(m.String, "write") {
 			h.received <- m.String
+		}
+		if m.String == "-- ping" {
+			select {
+			case h.pinged <- struct{}{}:
+			default:
+			}
 		}
 		if strings.Contains(m.String, "transaction_read_only") {
 			value := map[bool]string{true: "on", false: "off"}[readOnly]
@@ -182,6 +197,64 @@ func TestPrimaryHangs(t *testing.T) {
 		}
 	default:
 		t.Error("the new primary got nothing")
+	}
+}
+
+// The pools connect to the primary, however the URL names its host.
+func TestPrimaryInAnotherSpelling(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		make func(t *testing.T) (h *fakeHost, host, port string) // the primary, and how the URL names it
+	}{
+		{"an IPv6 address", func(t *testing.T) (*fakeHost, string, string) {
+			h := newFakeHostAt(t, "tcp", "[::1]:0", false)
+			_, port, err := net.SplitHostPort(h.listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h, "0:0:0:0:0:0:0:1", port
+		}},
+		{"a linked socket", func(t *testing.T) (*fakeHost, string, string) {
+			dir := t.TempDir()
+			link := filepath.Join(dir, "link")
+			if err := os.Symlink(dir, link); err != nil {
+				t.Fatal(err)
+			}
+			return newFakeHostAt(t, "unix", filepath.Join(dir, ".s.PGSQL.5432"), false), link, "5432"
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h, host, port := tc.make(t)
+			other := newFakeHost(t, true).listener.Addr().(*net.TCPAddr)
+			url := fmt.Sprintf("postgres://mlsd@/mlsd?host=%s,127.0.0.1&port=%s,%d&sslmode=disable&"+
+				"target_session_attrs=read-write", host, port, other.Port)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			primary, err := pgpool.NewPrimary(url, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var running sync.WaitGroup
+			watching, stop := context.WithCancel(ctx)
+			defer running.Wait()
+			defer stop()
+			running.Go(func() { primary.Run(watching) })
+			select {
+			case <-h.pinged: // so the primary is known
+			case <-ctx.Done():
+				t.Fatal("nobody watches the primary")
+			}
+			pool, err := pgpool.Open(ctx, url, primary.Follow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			if _, err := pool.Exec(ctx, "write"); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

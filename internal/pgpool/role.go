@@ -94,8 +94,7 @@ func (s setting) judge(ctx context.Context, conn *pgx.Conn, a account) (string, 
 	if err := conn.QueryRow(ctx, q, s.name).Scan(&value, &source); err != nil {
 		return "", fmt.Errorf("read the setting %s: %w", s.name, err)
 	}
-	// Several values are as good as the advised one: remote_apply waits for more than on.
-	if value == s.value || s.rule == advised && value != "off" {
+	if value == s.value || value == s.also {
 		return "", nil
 	}
 	role, database := quote(a.Login), quote(a.Database)

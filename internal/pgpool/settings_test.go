@@ -3,10 +3,16 @@ package pgpool_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -24,6 +30,7 @@ var against = map[string]string{
 	"timezone": "Asia/Kathmandu", "DateStyle": "German", "IntervalStyle": "iso_8601", "bytea_output": "escape",
 	"extra_float_digits": "-15", "array_nulls": "off", "default_transaction_read_only": "on",
 	"session_replication_role": "replica", "synchronous_commit": "off",
+	"mlsd.maintenance": "on", "mlsd.caller": "did:plc:mallory",
 	// A connection over a socket of this machine has none of these.
 	"tcp_keepalives_idle": "", "tcp_keepalives_interval": "", "tcp_keepalives_count": "",
 }
@@ -41,7 +48,7 @@ func TestSettingsOfOthers(t *testing.T) {
 		if !listed {
 			t.Errorf("this test has no value against %s", name)
 		}
-		if _, exists := known[name]; bad != "" && exists {
+		if _, exists := known[name]; bad != "" && (exists || strings.HasPrefix(name, "mlsd.")) {
 			alter(t, db, fmt.Sprintf("SET %s = '%s'", name, bad))
 		}
 	}
@@ -56,6 +63,53 @@ func TestSettingsOfOthers(t *testing.T) {
 				t.Errorf("the database does not set %s", name)
 			}
 		}
+	}
+}
+
+// Options of the URL, or PGOPTIONS for another program, do not reach what mlsd sets always.
+func TestOptionsOfOthers(t *testing.T) {
+	t.Parallel()
+	options := url.QueryEscape("-cmlsd.maintenance=on -cmlsd.caller=did:plc:mallory -crow_security=off")
+	options = strings.ReplaceAll(options, "+", "%20") // a + is no space to the driver
+	names := []string{"mlsd.maintenance", "mlsd.caller", "row_security"}
+	want := map[string]string{"mlsd.maintenance": "off", "mlsd.caller": "", "row_security": "on"}
+	for kind, got := range sessionsOf(t, pgtest.EmptyURL(t)+"&options="+options, names) {
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", kind, diff)
+		}
+	}
+}
+
+// What other programs need in the environment, a service file or the URL is accepted, and mlsd's
+// own values win.
+func TestParametersThatMlsdSets(t *testing.T) {
+	services := filepath.Join(t.TempDir(), "services")
+	err := os.WriteFile(services, []byte("[chat]\nclient_encoding=LATIN1\ndatestyle=German\n"), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ name, tz, parameters string }{
+		{"an environment", "Asia/Kathmandu", ""},
+		{"a service file", "", "&service=chat&servicefile=" + url.QueryEscape(services)},
+		{"a URL", "", "&client_encoding=LATIN1&TimeZone=Asia/Kathmandu&search_path=public"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			at := pgtest.EmptyURL(t) + tc.parameters
+			t.Setenv("PGTZ", tc.tz) // after the start of the tests' server, which removes it
+			cfg, err := pgx.ParseConfig(at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := pgpool.CheckParameters(cfg.RuntimeParams); err != nil {
+				t.Error(err)
+			}
+			want := map[string]string{"client_encoding": "UTF8", "timezone": "UTC", "DateStyle": "ISO, MDY"}
+			for kind, got := range sessionsOf(t, at, slices.Collect(maps.Keys(want))) {
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", kind, diff)
+				}
+			}
+		})
 	}
 }
 
@@ -180,7 +234,14 @@ func TestCheck(t *testing.T) {
 			}
 		}
 	}
+	exec(`ALTER ROLE {role} SET synchronous_commit = remote_apply`) // it waits for more than on
+	if doubts, err := check(t, url); len(doubts) > 0 || err != nil {
+		t.Errorf("remote_apply: %v, %q", err, doubts)
+	}
+	const lastingCommit = `ALTER ROLE {role} SET synchronous_commit = on`
 	for _, c := range []struct{ sql, says, undo string }{
+		{`ALTER ROLE {role} SET synchronous_commit = local`, "so a failover loses answered writes", lastingCommit},
+		{`ALTER ROLE {role} SET synchronous_commit = remote_write`, "so a failover loses answered writes", lastingCommit},
 		{`ALTER ROLE {role} CONNECTION LIMIT 31`, "the role may have 31 connections, and each node opens up to 32: " +
 			`ALTER ROLE "{role}" CONNECTION LIMIT 64`, ``},
 		{`ALTER DATABASE ` + database + ` CONNECTION LIMIT 10`, `ALTER DATABASE "` + database + `" CONNECTION LIMIT 64`, ``},
