@@ -22,7 +22,7 @@ export interface LieFinding {
 export interface WentBackFinding {
   readonly kind: "wentBack"
   readonly sentence: string
-  /** The last head before, and the first one after. */
+  /** The last head before, if there was one, and the first one after. */
   readonly evidence: readonly string[]
   /** Entries: what the device or the member had seen, and what the new head has. */
   readonly from: number
@@ -108,10 +108,11 @@ export class NotSignedError extends Error {
 }
 
 /** Makes the finding that the server went back. */
-export function wentBack(of: Omit<WentBackFinding, "kind" | "sentence">): WentBackFinding {
+export function wentBack({ why, ...of }: Omit<WentBackFinding, "kind" | "sentence"> & { why?: string }): WentBackFinding {
   const { from, to, common, generation, member } = of
+  const because = why === undefined ? "" : `: ${why}`
   const sentence = member === undefined
-    ? `the server went back from ${from} entries to ${to}; the first ${common} are the same (generation ${generation})`
+    ? `the server went back from ${from} entries to ${to}; the first ${common} are the same (generation ${generation})${because}`
     : `the server went back, or has two logs: ${member} has a head of ${from} entries of an earlier generation, ` +
       `and the log does not begin with them (generation ${generation})`
   return { kind: "wentBack", sentence, ...of }

@@ -37,8 +37,10 @@ export class State {
   /** Whether `edge` is the tree up to the last entry that was shown. */
   started = false
   generation = 0
-  /** The time of the first head of the generation, if there was another one. */
+  /** The time of the first head of the generation, if there was perhaps another one. */
   since = 0
+  /** Whether the app has heard that entries were lost with the generation before. */
+  lost = false
   edge = emptyEdge
   leaves: Hash[] = [] // of the last entries
   roots: Hash[] = [] // of the trees that end with them

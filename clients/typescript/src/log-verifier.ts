@@ -113,8 +113,11 @@ export class Verifier {
   async sent(m: Seen): Promise<void> {
     this.throwLie()
     const { s } = this
-    if (m.at < s.since) return // acknowledged before the server went back
-    s.acked = Math.max(s.acked, m.seq)
+    if (this.isEarly(m)) {
+      if (s.lost) return // the app has heard that such entries are lost
+    } else {
+      s.acked = Math.max(s.acked, m.seq)
+    }
     if (m.seq > s.edge.size) {
       if (Object.keys(s.sent).length < mostSent) s.sent[m.seq] = m
       return
@@ -125,9 +128,11 @@ export class Verifier {
     for (const kind of m.kind === 0 ? [kinds.application, kinds.proposal, kinds.commit] : [m.kind]) {
       if ((await leafOf({ ...m, kind }, tag)) === shown) return
     }
+    const sentence = `entry ${m.seq} is mine, and was shown as another one`
+    if (this.isEarly(m)) throw this.lostMine(m, sentence)
     s.sent[m.seq] = m
     try {
-      await this.doubt([], `entry ${m.seq} is mine, and was shown as another one`)
+      await this.doubt([], sentence)
     } catch (err) {
       if (err instanceof ReadAgainError && m.seq <= s.edge.size) await this.rewind(s.head, m.seq - 1) // compared then
       throw err
@@ -186,17 +191,36 @@ export class Verifier {
     const { sent } = this.s
     const elsewhere = Object.values(sent).find(({ seq, body }) => body === m.body && seq !== m.seq)
     if (elsewhere !== undefined) {
-      await this.doubt([], `my message was acknowledged as entry ${elsewhere.seq} and is shown as entry ${m.seq}`)
+      await this.notMine(elsewhere, `my message was acknowledged as entry ${elsewhere.seq} and is shown as entry ${m.seq}`)
     }
     const mine = sent[m.seq]
     if (mine === undefined) return
     const shown = `entry ${m.seq} is mine, `
-    if (mine.body !== m.body) await this.doubt([], `${shown}and is shown with other bytes`)
-    if (mine.sender !== m.sender) await this.doubt([], `${shown}and is shown as one of ${m.sender}`)
+    if (mine.body !== m.body) await this.notMine(mine, `${shown}and is shown with other bytes`)
+    if (mine.sender !== m.sender) await this.notMine(mine, `${shown}and is shown as one of ${m.sender}`)
     if (mine.at !== m.at) {
-      await this.doubt([], `${shown}was acknowledged at ${stamp(mine.at)} and is shown with the time ${stamp(m.at)}`)
+      await this.notMine(mine, `${shown}was acknowledged at ${stamp(mine.at)} and is shown with the time ${stamp(m.at)}`)
     }
     delete sent[m.seq]
+  }
+
+  // isEarly reports whether an entry was acknowledged before the first head of the generation. If the server
+  // went back in between, the entry can be lost, and that is no lie.
+  private isEarly({ at }: Seen): boolean {
+    return at < this.s.since
+  }
+
+  private notMine(mine: Seen, sentence: string): Promise<never> {
+    return this.isEarly(mine) ? Promise.reject(this.lostMine(mine, sentence)) : this.doubt([], sentence)
+  }
+
+  // lostMine says that an early entry is not in the log. The app hears it once in a generation.
+  private lostMine({ seq }: Seen, why: string): FindingError {
+    const { s } = this
+    s.lost = true
+    s.sent = Object.fromEntries(Object.entries(s.sent).filter(([, sent]) => !this.isEarly(sent)))
+    const { generation, headSize, head } = s
+    return this.wentBack({ from: seq, to: headSize, common: seq - 1, generation, evidence: [head], why })
   }
 
   // tag returns what stands for a sender in the leaves, and asks the server the first time.
@@ -367,11 +391,18 @@ export class Verifier {
   private async fresh(text: string, head: Head, atLeast: number): Promise<void> {
     const { s } = this
     let least = atLeast
+    let back: FindingError | undefined
     if (s.head === "" && !s.started) {
       s.generation = head.generation // the first one
-      if (head.generation > 0 && s.acked > 0) { // the acknowledgements are perhaps of an earlier one
-        s.acked = least = 0
-        s.sent = {}
+      if (head.generation > 0) { // the acknowledgements are perhaps of an earlier one
+        s.since = head.at
+        const { generation, size: to } = head
+        if (to < s.acked) {
+          back = this.wentBack({ from: s.acked, to, common: 0, generation, evidence: [text] })
+          s.lost = true
+          s.sent = {}
+        }
+        s.acked = least = Math.min(s.acked, to)
       }
     } else if (head.generation > s.generation) {
       return this.newGeneration(text, head)
@@ -393,6 +424,7 @@ export class Verifier {
     s.headSize = head.size
     s.unheaded = 0
     s.silent = undefined
+    if (back !== undefined) throw back
   }
 
   // continues checks that a head is of a log that begins with what was shown.
@@ -622,11 +654,13 @@ export class Verifier {
     await this.rewind(text, common)
     const begun: Partial<State> = {
       generation: head.generation, head: text, headSize: head.size, unheaded: 0, doubted: false,
-      since: head.at, waiting: [], acked: Math.min(s.acked, common), tags: {},
+      since: head.at, waiting: [], acked: Math.min(s.acked, common), tags: {}, lost,
     }
     Object.assign(s, begun)
     s.silent = undefined
-    s.sent = Object.fromEntries(Object.entries(s.sent).filter(([seq]) => Number(seq) <= common)) // others are lost, or elsewhere
+    if (lost) { // entries behind those that both have are lost, or elsewhere
+      s.sent = Object.fromEntries(Object.entries(s.sent).filter(([seq]) => Number(seq) <= common))
+    }
     const found = this.wentBack(back) // also if nothing was lost
     await this.remember(text, head, "")
     if (lost) throw found
