@@ -1,7 +1,7 @@
 // What a verifier of a log remembers between two starts of the app.
 
 import { base64url, fromBase64url, fromHex, hex } from "./bytes.js"
-import type { LieFinding, OtherKeyFinding, OtherSenderFinding, WentBackFinding } from "./log-findings.js"
+import type { LieFinding, OtherKeyFinding, OtherSenderFinding, UnsignedFinding, WentBackFinding } from "./log-findings.js"
 import { append, type Edge, emptyEdge, type Hash, isEdge, rootOf } from "./log-tree.js"
 
 /** An entry as the server shows or acknowledges it. */
@@ -26,6 +26,15 @@ export interface WaitingHead {
   readonly root: Hash
   /** The member who has sent it. `""`: the server. */
   readonly from: string
+}
+
+/** How long the service gives no head, while it acknowledges entries. */
+export interface Wait {
+  /** The time that counts so far, in milliseconds. */
+  readonly time: number
+  /** When that was counted, and the largest seq that was acknowledged then. */
+  readonly at: number
+  readonly acked: number
 }
 
 /** Entries whose leaves and roots are kept: what is shown again is compared without a question. */
@@ -56,6 +65,10 @@ export class State {
   unheaded = 0
   /** Since when heads are refused, in milliseconds of Unix time. */
   silent: number | undefined
+  /** Set while own entries are in no head, and the service gives none. */
+  wait: Wait | undefined
+  /** What the app has heard of that. */
+  unsigned: UnsignedFinding | undefined
   /** Set while entries are read again. */
   doubted = false
   backs: WentBackFinding[] = []

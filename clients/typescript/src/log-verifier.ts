@@ -1,6 +1,6 @@
 // Checks the log of a convo for one device: docs/TRANSPARENCY.md. It needs @noble/curves.
 
-import { type Finding, FindingError, NotSignedError, otherKey, otherSender, ReadAgainError, wentBack } from "./log-findings.js"
+import { type Finding, FindingError, NotSignedError, otherKey, otherSender, ReadAgainError, unsigned, wentBack } from "./log-findings.js"
 import { type Head, HeadError, openHead, readHead } from "./log-head.js"
 import { type Seen, State, type WaitingHead } from "./log-state.js"
 import { type Edge, edgeOf, emptyEdge, type Hash, isContinued, isIncluded, kinds, leafHash, recordOf, rootOf, tagOf } from "./log-tree.js"
@@ -10,6 +10,13 @@ export const askEvery = 100
 /** So many entries may come without a head, and for so long, before that is a finding. */
 const silentAfter = 3 * askEvery
 const silentFor = 60_000
+/** So long may own entries be in no head, while the service acknowledges others, before that is a finding. */
+export const unsignedFor = 3_600_000
+/**
+ * How much of the time between two acknowledgements counts at most: in a longer time the device was perhaps
+ * offline, the service down, or a clock jumped.
+ */
+export const countedAtMost = 600_000
 /** Bounds of what is remembered. */
 const mostWaiting = 16 // heads ahead of the entries
 const mostSent = 1024 // acknowledged messages that were not shown yet
@@ -84,15 +91,15 @@ export class Verifier {
     return this.s.head
   }
 
-  /** How many entries the newest head has. */
-  get headSize(): number {
-    return this.s.headSize
+  /** Whether an entry that was shown or acknowledged is not in the newest head. */
+  get isBehind(): boolean {
+    return this.s.headSize < Math.max(this.s.edge.size, this.s.acked)
   }
 
   /** What was found so far, also the restores with which nothing was lost. */
   get findings(): Finding[] {
-    const { lie, backs, otherKeys, otherSenders } = this.s
-    return [...(lie === undefined ? [] : [lie]), ...backs, ...otherKeys, ...otherSenders]
+    const { lie, unsigned: wait, backs, otherKeys, otherSenders } = this.s
+    return [...[lie, wait].filter((one) => one !== undefined), ...backs, ...otherKeys, ...otherSenders]
   }
 
   /**
@@ -348,7 +355,21 @@ export class Verifier {
   /** Asks for a head of the whole log, and checks that it continues what was shown. */
   async refresh(): Promise<void> {
     this.throwLie()
-    await this.askFor([])
+    await this.askFor([]).catch((err: unknown) => (isFound(err) ? raise(err) : this.notSigned(err)))
+  }
+
+  // notSigned counts how long own entries are in no head, because the server gives none. Time counts from one
+  // acknowledgement to the next: they show that the device is online and that the service works.
+  private notSigned(err: unknown): never {
+    const { s } = this
+    if (s.acked <= s.headSize || (s.wait !== undefined && s.acked <= s.wait.acked)) throw err
+    const now = this.now()
+    const more = s.wait === undefined ? 0 : Math.min(Math.max(now - s.wait.at, 0), countedAtMost)
+    s.wait = { time: (s.wait?.time ?? 0) + more, at: now, acked: s.acked }
+    if (s.wait.time < unsignedFor || s.unsigned !== undefined) throw err
+    const of = { acknowledged: s.acked, signed: s.headSize, evidence: s.head === "" ? [] : [s.head] }
+    s.unsigned = unsigned(of, duration(s.wait.time), messageOf(err))
+    throw new FindingError(s.unsigned)
   }
 
   private async askFor(senders: readonly string[]): Promise<void> {
@@ -423,7 +444,7 @@ export class Verifier {
     s.head = text
     s.headSize = head.size
     s.unheaded = 0
-    s.silent = undefined
+    s.silent = s.wait = s.unsigned = undefined
     if (back !== undefined) throw back
   }
 
@@ -657,7 +678,7 @@ export class Verifier {
       since: head.at, waiting: [], acked: Math.min(s.acked, common), tags: {}, lost,
     }
     Object.assign(s, begun)
-    s.silent = undefined
+    s.silent = s.wait = s.unsigned = undefined
     if (lost) { // entries behind those that both have are lost, or elsewhere
       s.sent = Object.fromEntries(Object.entries(s.sent).filter(([seq]) => Number(seq) <= common))
     }

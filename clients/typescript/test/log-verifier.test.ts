@@ -11,7 +11,7 @@ import type { Seen } from "../src/log-state.js"
 import {
   append, type Edge, edgeOf, emptyEdge, type Hash, isContinued, isIncluded, kinds, type Leaf, leafHash, recordOf, rootOf, tagOf,
 } from "../src/log-tree.js"
-import { type LogAnswer, type LogSource, Verifier } from "../src/log-verifier.js"
+import { countedAtMost, type LogAnswer, type LogSource, unsignedFor, Verifier } from "../src/log-verifier.js"
 import { HeadSigner } from "./support/heads.js"
 
 interface Step {
@@ -364,4 +364,87 @@ test("T10: what was not shown yet when the service went on with another generati
   const sentence = "the server went back from 2 entries to 2; the first 1 are the same (generation 2)"
   const why = "entry 2 is mine, and is shown as one of did:plc:bob"
   assert.deepEqual(await readAll(v, service.log), [`wentBack: ${sentence}: ${why}`])
+})
+
+// A device that has sent something at a service of which it has a head, and what it finds while none comes.
+async function withoutHeads() {
+  const service = new Service()
+  const v = service.verifier()
+  await v.sent(await service.accept("hello", me))
+  await readAll(v, service.log)
+  await v.refresh()
+  service.isUp = false
+  const found: string[] = []
+  const refresh = async () => {
+    const { throws, says } = await foundBy(v.refresh())
+    assert.ok(throws !== undefined, "a head came")
+    if (throws !== "source") found.push(`${throws}: ${says}`)
+  }
+  const say = async () => {
+    await v.sent(await service.accept("and", me))
+    await refresh()
+  }
+  return { service, v, found, refresh, say }
+}
+
+const rounds = unsignedFor / countedAtMost
+
+test("T11: the service acknowledges for an hour, and gives no head", async () => {
+  const { service, v, found, refresh, say } = await withoutHeads()
+  for (let round = 0; round < rounds; round++) {
+    await say()
+    service.now += countedAtMost
+    assert.deepEqual(found, [], `round ${round}`)
+  }
+  await say()
+  const sentence = "the server has acknowledged my entry 8, and for 1h0m0s given no head of more than 1 entries (no head now)"
+  assert.deepEqual(found, [`unsigned: ${sentence}`])
+  for (let round = 0; round <= rounds; round++) {
+    service.now += countedAtMost
+    await say()
+    await refresh()
+  }
+  assert.equal(found.length, 1, "the app hears it once")
+  assert.deepEqual(v.findings.map(({ kind }) => kind), ["unsigned"])
+  service.isUp = true
+  await v.refresh()
+  assert.deepEqual(v.findings, [], "it ends with a head")
+  service.isUp = false
+  for (let round = 0; round <= rounds; round++) {
+    await say()
+    service.now += countedAtMost
+  }
+  assert.equal(found.length, 2, "the next time is heard, too")
+})
+
+test("a service that is down for a day is no finding", async () => {
+  const { service, v, found, refresh, say } = await withoutHeads()
+  await say() // the last one before
+  for (let minute = 0; minute < 24 * 60; minute++) {
+    service.now += 60_000
+    await refresh()
+  }
+  await say()
+  service.isUp = true
+  await v.refresh()
+  assert.deepEqual([found, v.findings], [[], []])
+})
+
+test("a device that is offline for days, and loses the connection before a head comes, is no finding", async () => {
+  const { service, found, say } = await withoutHeads()
+  for (let day = 0; day < rounds; day++) {
+    await say()
+    service.now += 24 * 3_600_000
+  }
+  assert.deepEqual(found, [])
+})
+
+test("a clock that jumps, and jumps back, is no finding", async () => {
+  const { service, found, say } = await withoutHeads()
+  const start = service.now
+  for (const time of [start, start + 365 * 24 * 3_600_000, start, start + 60_000, 0, start]) {
+    service.now = time
+    await say()
+  }
+  assert.deepEqual(found, [])
 })
