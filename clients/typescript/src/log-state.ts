@@ -19,6 +19,12 @@ export interface Seen {
   readonly sender: string
 }
 
+/** An entry that the server has acknowledged. */
+export interface Sent extends Seen {
+  /** It was acknowledged before the first head of the generation came. */
+  readonly early?: true
+}
+
 /** A head with more entries than were shown. */
 export interface WaitingHead {
   readonly text: string
@@ -58,7 +64,7 @@ export class State {
   headSize = 0
   waiting: WaitingHead[] = []
   tags: Record<string, Hash> = {}
-  sent: Record<number, Seen> = {}
+  sent: Record<number, Sent> = {}
   /** The largest seq that was acknowledged. */
   acked = 0
   /** Entries since the last head. */

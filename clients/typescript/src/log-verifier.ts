@@ -2,7 +2,7 @@
 
 import { type Finding, FindingError, NotSignedError, otherKey, otherSender, ReadAgainError, unsigned, wentBack } from "./log-findings.js"
 import { type Head, HeadError, openHead, readHead } from "./log-head.js"
-import { type Seen, State, type WaitingHead } from "./log-state.js"
+import { type Seen, type Sent, State, type WaitingHead } from "./log-state.js"
 import { type Edge, edgeOf, emptyEdge, type Hash, isContinued, isIncluded, kinds, leafHash, recordOf, rootOf, tagOf } from "./log-tree.js"
 
 /** So many entries come without a head before the verifier asks for one. */
@@ -213,11 +213,16 @@ export class Verifier {
 
   // isEarly reports whether an entry was acknowledged before the first head of the generation. If the server
   // went back in between, the entry can be lost, and that is no lie.
-  private isEarly({ at }: Seen): boolean {
-    return at < this.s.since
+  private isEarly({ at, early }: Sent): boolean {
+    return early === true || at < this.s.since
   }
 
-  private notMine(mine: Seen, sentence: string): Promise<never> {
+  // markEarly marks what was acknowledged so far. Not every clock of a service is right, so times do not say it.
+  private markEarly(): void {
+    for (const mine of Object.values(this.s.sent)) this.s.sent[mine.seq] = { ...mine, early: true }
+  }
+
+  private notMine(mine: Sent, sentence: string): Promise<never> {
     return this.isEarly(mine) ? Promise.reject(this.lostMine(mine, sentence)) : this.doubt([], sentence)
   }
 
@@ -417,6 +422,7 @@ export class Verifier {
       s.generation = head.generation // the first one
       if (head.generation > 0) { // the acknowledgements are perhaps of an earlier one
         s.since = head.at
+        this.markEarly()
         const { generation, size: to } = head
         if (to < s.acked) {
           back = this.wentBack({ from: s.acked, to, common: 0, generation, evidence: [text] })
@@ -679,6 +685,7 @@ export class Verifier {
     }
     Object.assign(s, begun)
     s.silent = s.wait = s.unsigned = undefined
+    this.markEarly()
     if (lost) { // entries behind those that both have are lost, or elsewhere
       s.sent = Object.fromEntries(Object.entries(s.sent).filter(([seq]) => Number(seq) <= common))
     }

@@ -335,6 +335,20 @@ test("what was acknowledged before the first head, and is not in it, is lost", a
   assert.deepEqual(await readAll(v, service.log), [])
 })
 
+test("a restore before the first head is no lie, even if the clock of heads is behind", async () => {
+  const service = new Service()
+  const v = service.verifier()
+  await v.sent(await service.accept("one", me))
+  service.log.length = 0
+  service.now -= 100_000
+  await service.accept("hello", bob)
+  assert.deepEqual((await readAll(v, service.log)).map((one) => one.split(":")[0]), ["wentBack"])
+  await v.sent(await service.accept("one", me)) // the client sends it again
+  assert.deepEqual(await readAll(v, service.log), [])
+  await v.refresh()
+  assert.deepEqual(v.findings.map(({ kind }) => kind), ["wentBack"])
+})
+
 for (const generation of [0, 1]) {
   test(`an honest service of generation ${generation} has what it acknowledged before the first head`, async () => {
     const service = new Service()
