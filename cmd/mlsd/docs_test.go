@@ -274,7 +274,9 @@ func headings(text string) (anchors []string) {
 func TestComparisonPage(t *testing.T) {
 	t.Parallel()
 	shownByTests(t, "docs/COMPARISON.md", pages(t)["docs/COMPARISON.md"], 15)
-	shownByTests(t, "docs/THREATS.md", pages(t)["docs/THREATS.md"], 15)
+	who, lies, _ := strings.Cut(pages(t)["docs/THREATS.md"], "\n## An operator who lies\n")
+	shownByTests(t, "docs/THREATS.md", who, 15)
+	shownByTests(t, "docs/THREATS.md", lies, 15)
 }
 
 // Every page of promises ends with the tests that would break with them. There is a row for each of
@@ -323,8 +325,21 @@ func shownByTests(t *testing.T, path, text string, least int) {
 			if (strings.HasPrefix(m[1], "Test") || strings.HasPrefix(m[1], "Fuzz")) && !declared[m[1]] {
 				t.Errorf("%s: there is no test %s", path, m[1])
 			}
+			if file, test, ok := strings.Cut(m[1], ": "); ok && !hasTypeScriptTest(t, file, test) {
+				t.Errorf("%s: no test of %s begins with %q", path, file, test)
+			}
 		}
 	}
+}
+
+// hasTypeScriptTest reports whether the name of a test in a file of the TypeScript client begins so.
+func hasTypeScriptTest(t *testing.T, file, name string) bool {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../clients/typescript/test", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`(?m)^\s*(?:test|lie)\(["\x60]` + regexp.QuoteMeta(name) + `\b`).Match(text)
 }
 
 // declaredTests returns the names of all tests and fuzz targets in Go.

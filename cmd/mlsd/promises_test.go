@@ -101,7 +101,7 @@ func promises() map[string][]promise {
 			{"tags: each convo has salts of its own, and an erasure deletes them", "TestErasureKeepsTheTree TestErasedAccountReturns"},
 			{"[what a client does](#what-a-client-does): heads and proofs", "TestLogProofRange TestEdgeAgreesWithTlog TestHeadIsThatOfTheLog"},
 			{"[what it says](#what-it-says) of each way to cheat", "TestCheatingServersAreCaught"},
-			{"[after a restore](#after-a-restore)", "TestRestoreIsNoLie TestWentBack TestEntriesReadBeforeAFailover TestFailoverBetweenTwoQuestions TestKeysAreLost"},
+			{"[after a restore](#after-a-restore)", "TestRestoreIsNoLie TestWentBack TestAcknowledgedBeforeTheFirstHead TestLostBeforeTheFirstHead TestAcknowledgedBeforeAnotherGeneration TestEntriesReadBeforeAFailover TestFailoverBetweenTwoQuestions TestKeysAreLost"},
 			{"[another key](#another-key)", "TestClientsFollowARotation TestAwayOverTheWholeRotation TestRetireIsRefused TestSecondKeyIsLearned TestWithheldKey TestAdminLogKeys"},
 			{"the keys of the DID document", "TestMultikey TestDIDDocumentHasTheLogKeys"},
 			{"[what the server keeps](#what-the-server-keeps)", "TestRetentionKeepsTheTree TestStoredLeavesStay TestKeepFailsWithTheDatabase TestLongLog TestLastEntryIsHashedOnce"},

@@ -430,6 +430,7 @@ export class Client {
     const id = this.newId()
     const body: SendContent = { id, content, ...embed }
     const { settled } = await this.outbox.add(convo, "send", body as unknown as LexValue, new Map(changes))
+    settled.then(() => this.logChecks?.soon(convo), () => {}) // the caller hears why it failed
     return { id, sent: settled as unknown as Promise<SentMessage> }
   }
 

@@ -75,7 +75,7 @@ export class LogChecks {
   async message(convo: string): Promise<string | undefined> {
     try {
       await this.run(convo, async (verifier) => {
-        if (verifier.newest === "" || verifier.headSize < verifier.size) await verifier.refresh()
+        if (verifier.newest === "" || verifier.isBehind) await verifier.refresh()
       })
     } catch (err) {
       verdictOf(err) // the server does not answer now: an older head is good too
@@ -111,15 +111,15 @@ export class LogChecks {
   }
 
   /**
-   * Checks what was read of a convo, in the background. If there are new entries, and the client has not asked for
-   * a head of the convo in the last minute, it asks for one. The client calls it.
+   * Checks what was read of a convo or sent to it, in the background. If entries are not in the newest head, and
+   * the client has not asked for a head of the convo in the last minute, it asks for one. The client calls it.
    */
   soon(convo: string): void {
     if (this.waiting.has(convo)) return
     this.waiting.add(convo)
     const running = this.inBackground(convo, async (verifier) => {
       const since = this.core.clock.now() - (this.asked.get(convo) ?? -Infinity)
-      if (verifier.headSize < verifier.size && since >= headEvery) await verifier.refresh()
+      if (verifier.isBehind && since >= headEvery) await verifier.refresh()
     }).finally(() => this.running.delete(running))
     this.running.add(running)
   }

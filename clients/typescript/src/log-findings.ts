@@ -3,7 +3,7 @@
 import { keyHashText } from "./log-head.js"
 
 /** What a verifier has found. `sentence` says it, and `evidence` has signed heads. */
-export type Finding = LieFinding | WentBackFinding | OtherKeyFinding | OtherSenderFinding | ContraryFinding
+export type Finding = LieFinding | WentBackFinding | UnsignedFinding | OtherKeyFinding | OtherSenderFinding | ContraryFinding
 
 /** The server has lied. It stays. */
 export interface LieFinding {
@@ -22,7 +22,7 @@ export interface LieFinding {
 export interface WentBackFinding {
   readonly kind: "wentBack"
   readonly sentence: string
-  /** The last head before, and the first one after. */
+  /** The last head before, if there was one, and the first one after. */
   readonly evidence: readonly string[]
   /** Entries: what the device or the member had seen, and what the new head has. */
   readonly from: number
@@ -32,6 +32,20 @@ export interface WentBackFinding {
   readonly generation: number
   /** Who had seen the log of before, unless it was the device itself. */
   readonly member?: string
+}
+
+/**
+ * The service goes on acknowledging this device's entries, and gives no head that has them. It can be
+ * at fault and not lie. It ends with the next head; checks go on.
+ */
+export interface UnsignedFinding {
+  readonly kind: "unsigned"
+  readonly sentence: string
+  /** The newest head that the device has checked, if there is one. */
+  readonly evidence: readonly string[]
+  /** The newest entry that was acknowledged, and how many entries the newest head has. */
+  readonly acknowledged: number
+  readonly signed: number
 }
 
 /**
@@ -108,13 +122,21 @@ export class NotSignedError extends Error {
 }
 
 /** Makes the finding that the server went back. */
-export function wentBack(of: Omit<WentBackFinding, "kind" | "sentence">): WentBackFinding {
+export function wentBack({ why, ...of }: Omit<WentBackFinding, "kind" | "sentence"> & { why?: string }): WentBackFinding {
   const { from, to, common, generation, member } = of
+  const because = why === undefined ? "" : `: ${why}`
   const sentence = member === undefined
-    ? `the server went back from ${from} entries to ${to}; the first ${common} are the same (generation ${generation})`
+    ? `the server went back from ${from} entries to ${to}; the first ${common} are the same (generation ${generation})${because}`
     : `the server went back, or has two logs: ${member} has a head of ${from} entries of an earlier generation, ` +
       `and the log does not begin with them (generation ${generation})`
   return { kind: "wentBack", sentence, ...of }
+}
+
+/** Makes the finding of entries that no head has, after a time in words. */
+export function unsigned(of: Omit<UnsignedFinding, "kind" | "sentence">, time: string, why: string): UnsignedFinding {
+  const { acknowledged, signed } = of
+  const sentence = `the server has acknowledged my entry ${acknowledged}, and for ${time} given no head of more than ${signed} entries (${why})`
+  return { kind: "unsigned", sentence, ...of }
 }
 
 /** Makes the finding of a head with a key that is not known. */

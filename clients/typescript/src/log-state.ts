@@ -1,7 +1,7 @@
 // What a verifier of a log remembers between two starts of the app.
 
 import { base64url, fromBase64url, fromHex, hex } from "./bytes.js"
-import type { LieFinding, OtherKeyFinding, OtherSenderFinding, WentBackFinding } from "./log-findings.js"
+import type { LieFinding, OtherKeyFinding, OtherSenderFinding, UnsignedFinding, WentBackFinding } from "./log-findings.js"
 import { append, type Edge, emptyEdge, type Hash, isEdge, rootOf } from "./log-tree.js"
 
 /** An entry as the server shows or acknowledges it. */
@@ -19,6 +19,12 @@ export interface Seen {
   readonly sender: string
 }
 
+/** An entry that the server has acknowledged. */
+export interface Sent extends Seen {
+  /** It was acknowledged before the first head of the generation came. */
+  readonly early?: true
+}
+
 /** A head with more entries than were shown. */
 export interface WaitingHead {
   readonly text: string
@@ -26,6 +32,15 @@ export interface WaitingHead {
   readonly root: Hash
   /** The member who has sent it. `""`: the server. */
   readonly from: string
+}
+
+/** How long the service gives no head, while it acknowledges entries. */
+export interface Wait {
+  /** The time that counts so far, in milliseconds. */
+  readonly time: number
+  /** When that was counted, and the largest seq that was acknowledged then. */
+  readonly at: number
+  readonly acked: number
 }
 
 /** Entries whose leaves and roots are kept: what is shown again is compared without a question. */
@@ -37,8 +52,10 @@ export class State {
   /** Whether `edge` is the tree up to the last entry that was shown. */
   started = false
   generation = 0
-  /** The time of the first head of the generation, if there was another one. */
+  /** The time of the first head of the generation, if there was perhaps another one. */
   since = 0
+  /** Whether the app has heard that entries were lost with the generation before. */
+  lost = false
   edge = emptyEdge
   leaves: Hash[] = [] // of the last entries
   roots: Hash[] = [] // of the trees that end with them
@@ -47,13 +64,17 @@ export class State {
   headSize = 0
   waiting: WaitingHead[] = []
   tags: Record<string, Hash> = {}
-  sent: Record<number, Seen> = {}
+  sent: Record<number, Sent> = {}
   /** The largest seq that was acknowledged. */
   acked = 0
   /** Entries since the last head. */
   unheaded = 0
   /** Since when heads are refused, in milliseconds of Unix time. */
   silent: number | undefined
+  /** Set while own entries are in no head, and the service gives none. */
+  wait: Wait | undefined
+  /** What the app has heard of that. */
+  unsigned: UnsignedFinding | undefined
   /** Set while entries are read again. */
   doubted = false
   backs: WentBackFinding[] = []

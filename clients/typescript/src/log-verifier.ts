@@ -1,8 +1,8 @@
 // Checks the log of a convo for one device: docs/TRANSPARENCY.md. It needs @noble/curves.
 
-import { type Finding, FindingError, NotSignedError, otherKey, otherSender, ReadAgainError, wentBack } from "./log-findings.js"
+import { type Finding, FindingError, NotSignedError, otherKey, otherSender, ReadAgainError, unsigned, wentBack } from "./log-findings.js"
 import { type Head, HeadError, openHead, readHead } from "./log-head.js"
-import { type Seen, State, type WaitingHead } from "./log-state.js"
+import { type Seen, type Sent, State, type WaitingHead } from "./log-state.js"
 import { type Edge, edgeOf, emptyEdge, type Hash, isContinued, isIncluded, kinds, leafHash, recordOf, rootOf, tagOf } from "./log-tree.js"
 
 /** So many entries come without a head before the verifier asks for one. */
@@ -10,6 +10,13 @@ export const askEvery = 100
 /** So many entries may come without a head, and for so long, before that is a finding. */
 const silentAfter = 3 * askEvery
 const silentFor = 60_000
+/** So long may own entries be in no head, while the service acknowledges others, before that is a finding. */
+export const unsignedFor = 3_600_000
+/**
+ * How much of the time between two acknowledgements counts at most: in a longer time the device was perhaps
+ * offline, the service down, or a clock jumped.
+ */
+export const countedAtMost = 600_000
 /** Bounds of what is remembered. */
 const mostWaiting = 16 // heads ahead of the entries
 const mostSent = 1024 // acknowledged messages that were not shown yet
@@ -84,15 +91,15 @@ export class Verifier {
     return this.s.head
   }
 
-  /** How many entries the newest head has. */
-  get headSize(): number {
-    return this.s.headSize
+  /** Whether an entry that was shown or acknowledged is not in the newest head. */
+  get isBehind(): boolean {
+    return this.s.headSize < Math.max(this.s.edge.size, this.s.acked)
   }
 
   /** What was found so far, also the restores with which nothing was lost. */
   get findings(): Finding[] {
-    const { lie, backs, otherKeys, otherSenders } = this.s
-    return [...(lie === undefined ? [] : [lie]), ...backs, ...otherKeys, ...otherSenders]
+    const { lie, unsigned: wait, backs, otherKeys, otherSenders } = this.s
+    return [...[lie, wait].filter((one) => one !== undefined), ...backs, ...otherKeys, ...otherSenders]
   }
 
   /**
@@ -113,8 +120,11 @@ export class Verifier {
   async sent(m: Seen): Promise<void> {
     this.throwLie()
     const { s } = this
-    if (m.at < s.since) return // acknowledged before the server went back
-    s.acked = Math.max(s.acked, m.seq)
+    if (this.isEarly(m)) {
+      if (s.lost) return // the app has heard that such entries are lost
+    } else {
+      s.acked = Math.max(s.acked, m.seq)
+    }
     if (m.seq > s.edge.size) {
       if (Object.keys(s.sent).length < mostSent) s.sent[m.seq] = m
       return
@@ -125,9 +135,11 @@ export class Verifier {
     for (const kind of m.kind === 0 ? [kinds.application, kinds.proposal, kinds.commit] : [m.kind]) {
       if ((await leafOf({ ...m, kind }, tag)) === shown) return
     }
+    const sentence = `entry ${m.seq} is mine, and was shown as another one`
+    if (this.isEarly(m)) throw this.lostMine(m, sentence)
     s.sent[m.seq] = m
     try {
-      await this.doubt([], `entry ${m.seq} is mine, and was shown as another one`)
+      await this.doubt([], sentence)
     } catch (err) {
       if (err instanceof ReadAgainError && m.seq <= s.edge.size) await this.rewind(s.head, m.seq - 1) // compared then
       throw err
@@ -186,17 +198,41 @@ export class Verifier {
     const { sent } = this.s
     const elsewhere = Object.values(sent).find(({ seq, body }) => body === m.body && seq !== m.seq)
     if (elsewhere !== undefined) {
-      await this.doubt([], `my message was acknowledged as entry ${elsewhere.seq} and is shown as entry ${m.seq}`)
+      await this.notMine(elsewhere, `my message was acknowledged as entry ${elsewhere.seq} and is shown as entry ${m.seq}`)
     }
     const mine = sent[m.seq]
     if (mine === undefined) return
     const shown = `entry ${m.seq} is mine, `
-    if (mine.body !== m.body) await this.doubt([], `${shown}and is shown with other bytes`)
-    if (mine.sender !== m.sender) await this.doubt([], `${shown}and is shown as one of ${m.sender}`)
+    if (mine.body !== m.body) await this.notMine(mine, `${shown}and is shown with other bytes`)
+    if (mine.sender !== m.sender) await this.notMine(mine, `${shown}and is shown as one of ${m.sender}`)
     if (mine.at !== m.at) {
-      await this.doubt([], `${shown}was acknowledged at ${stamp(mine.at)} and is shown with the time ${stamp(m.at)}`)
+      await this.notMine(mine, `${shown}was acknowledged at ${stamp(mine.at)} and is shown with the time ${stamp(m.at)}`)
     }
     delete sent[m.seq]
+  }
+
+  // isEarly reports whether an entry was acknowledged before the first head of the generation. If the server
+  // went back in between, the entry can be lost, and that is no lie.
+  private isEarly({ at, early }: Sent): boolean {
+    return early === true || at < this.s.since
+  }
+
+  // markEarly marks what was acknowledged so far. Not every clock of a service is right, so times do not say it.
+  private markEarly(): void {
+    for (const mine of Object.values(this.s.sent)) this.s.sent[mine.seq] = { ...mine, early: true }
+  }
+
+  private notMine(mine: Sent, sentence: string): Promise<never> {
+    return this.isEarly(mine) ? Promise.reject(this.lostMine(mine, sentence)) : this.doubt([], sentence)
+  }
+
+  // lostMine says that an early entry is not in the log. The app hears it once in a generation.
+  private lostMine({ seq }: Seen, why: string): FindingError {
+    const { s } = this
+    s.lost = true
+    s.sent = Object.fromEntries(Object.entries(s.sent).filter(([, sent]) => !this.isEarly(sent)))
+    const { generation, headSize, head } = s
+    return this.wentBack({ from: seq, to: headSize, common: seq - 1, generation, evidence: [head], why })
   }
 
   // tag returns what stands for a sender in the leaves, and asks the server the first time.
@@ -324,7 +360,21 @@ export class Verifier {
   /** Asks for a head of the whole log, and checks that it continues what was shown. */
   async refresh(): Promise<void> {
     this.throwLie()
-    await this.askFor([])
+    await this.askFor([]).catch((err: unknown) => (isFound(err) ? raise(err) : this.notSigned(err)))
+  }
+
+  // notSigned counts how long own entries are in no head, because the server gives none. Time counts from one
+  // acknowledgement to the next: they show that the device is online and that the service works.
+  private notSigned(err: unknown): never {
+    const { s } = this
+    if (s.acked <= s.headSize || (s.wait !== undefined && s.acked <= s.wait.acked)) throw err
+    const now = this.now()
+    const more = s.wait === undefined ? 0 : Math.min(Math.max(now - s.wait.at, 0), countedAtMost)
+    s.wait = { time: (s.wait?.time ?? 0) + more, at: now, acked: s.acked }
+    if (s.wait.time < unsignedFor || s.unsigned !== undefined) throw err
+    const of = { acknowledged: s.acked, signed: s.headSize, evidence: s.head === "" ? [] : [s.head] }
+    s.unsigned = unsigned(of, duration(s.wait.time), messageOf(err))
+    throw new FindingError(s.unsigned)
   }
 
   private async askFor(senders: readonly string[]): Promise<void> {
@@ -367,11 +417,19 @@ export class Verifier {
   private async fresh(text: string, head: Head, atLeast: number): Promise<void> {
     const { s } = this
     let least = atLeast
+    let back: FindingError | undefined
     if (s.head === "" && !s.started) {
       s.generation = head.generation // the first one
-      if (head.generation > 0 && s.acked > 0) { // the acknowledgements are perhaps of an earlier one
-        s.acked = least = 0
-        s.sent = {}
+      if (head.generation > 0) { // the acknowledgements are perhaps of an earlier one
+        s.since = head.at
+        this.markEarly()
+        const { generation, size: to } = head
+        if (to < s.acked) {
+          back = this.wentBack({ from: s.acked, to, common: 0, generation, evidence: [text] })
+          s.lost = true
+          s.sent = {}
+        }
+        s.acked = least = Math.min(s.acked, to)
       }
     } else if (head.generation > s.generation) {
       return this.newGeneration(text, head)
@@ -392,7 +450,8 @@ export class Verifier {
     s.head = text
     s.headSize = head.size
     s.unheaded = 0
-    s.silent = undefined
+    s.silent = s.wait = s.unsigned = undefined
+    if (back !== undefined) throw back
   }
 
   // continues checks that a head is of a log that begins with what was shown.
@@ -622,11 +681,14 @@ export class Verifier {
     await this.rewind(text, common)
     const begun: Partial<State> = {
       generation: head.generation, head: text, headSize: head.size, unheaded: 0, doubted: false,
-      since: head.at, waiting: [], acked: Math.min(s.acked, common), tags: {},
+      since: head.at, waiting: [], acked: Math.min(s.acked, common), tags: {}, lost,
     }
     Object.assign(s, begun)
-    s.silent = undefined
-    s.sent = Object.fromEntries(Object.entries(s.sent).filter(([seq]) => Number(seq) <= common)) // others are lost, or elsewhere
+    s.silent = s.wait = s.unsigned = undefined
+    this.markEarly()
+    if (lost) { // entries behind those that both have are lost, or elsewhere
+      s.sent = Object.fromEntries(Object.entries(s.sent).filter(([seq]) => Number(seq) <= common))
+    }
     const found = this.wentBack(back) // also if nothing was lost
     await this.remember(text, head, "")
     if (lost) throw found

@@ -4,10 +4,12 @@ import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Client, ClientEvents } from "../src/client.js"
 import { type Clock, systemClock } from "../src/clock.js"
+import { NoAnswerError } from "../src/errors.js"
 import type { ConvoId, Did } from "../src/ids.js"
 import { lexParse, lexStringify, type LexValue } from "../src/json.js"
 import { type Finding, logChecks, NotSignedError } from "../src/log-checks.js"
 import { readHead } from "../src/log-head.js"
+import { countedAtMost, unsignedFor } from "../src/log-verifier.js"
 import { MemoryStore, type Store } from "../src/store.js"
 import type { Call, Transport } from "../src/transport.js"
 import { needsServer, newAccounts, serverURL, transportOf } from "./support/dev.js"
@@ -212,6 +214,53 @@ test("a server that backdates a member's own message is caught", needsServer, as
   await say(a, convo, "two")
   await read(a, convo)
   assert.match(a.found[0]?.sentence ?? "", /^entry 2 is mine, was acknowledged at .* and is shown with the time 2026-11-22T09:30:11.000Z$/)
+  await Promise.all([a.client.close(), b.client.close()])
+})
+
+// T11 of the third examination: nobody asked for a head before a newer entry was shown.
+test("T11: what a member has sent is withheld from it, and the same head comes again", needsServer, async () => {
+  const clock = new StoppedClock()
+  const { a, b, convo } = await pair({ clock })
+  await say(b, convo, "one")
+  await read(b, convo)
+  let head: string | undefined
+  b.net.change = (call, answer) => {
+    if (call.method === getLogHead && call.params?.get("convoId") === convo) return (head ??= answer)
+    if (call.method !== getMessages) return answer
+    const page = lexParse(answer) as { messages: { seq: number }[] }
+    return lexStringify({ ...page, messages: page.messages.filter(({ seq }) => seq <= 1), lastSeq: 1 } as LexValue)
+  }
+  clock.pass(60_000)
+  await b.client.logChecks?.check(convo)
+  await say(b, convo, "two")
+  clock.pass(60_000)
+  await read(b, convo)
+  assert.deepEqual(b.found.map(({ kind, sentence }) => [kind, sentence]), [[
+    "lie", "the head is stale: it has 1 entries, and the server has shown or acknowledged 2",
+  ]])
+  await Promise.all([a.client.close(), b.client.close()])
+})
+
+test("T11: what a member has sent is acknowledged, and no head comes", needsServer, async () => {
+  const clock = new StoppedClock()
+  const { a, b, convo } = await pair({ clock })
+  b.net.change = (call, answer) => {
+    if (call.method === getLogHead) throw new NoAnswerError("the head is lost on its way")
+    if (call.method !== getMessages) return answer
+    return lexStringify({ ...(lexParse(answer) as object), messages: [], lastSeq: 0 } as LexValue)
+  }
+  const heard: number[] = []
+  for (let round = 0; round <= unsignedFor / countedAtMost + 1; round++) {
+    await say(b, convo, "one")
+    await b.client.logChecks?.idle()
+    heard.push(b.found.length)
+    clock.pass(countedAtMost)
+  }
+  assert.deepEqual(heard, [0, 0, 0, 0, 0, 0, 1, 1])
+  assert.equal(b.found[0]?.kind, "unsigned")
+  delete b.net.change
+  await read(b, convo)
+  assert.deepEqual(await b.client.logChecks?.findings(convo), [], "it ends with a head")
   await Promise.all([a.client.close(), b.client.close()])
 })
 

@@ -9,9 +9,10 @@ import { FindingError, NotSignedError, ReadAgainError } from "../src/log-finding
 import { HeadError, openHead } from "../src/log-head.js"
 import type { Seen } from "../src/log-state.js"
 import {
-  append, edgeOf, emptyEdge, type Hash, isContinued, isIncluded, type Leaf, leafHash, recordOf, rootOf, tagOf,
+  append, type Edge, edgeOf, emptyEdge, type Hash, isContinued, isIncluded, kinds, type Leaf, leafHash, recordOf, rootOf, tagOf,
 } from "../src/log-tree.js"
-import { type LogAnswer, type LogSource, Verifier } from "../src/log-verifier.js"
+import { countedAtMost, type LogAnswer, type LogSource, unsignedFor, Verifier } from "../src/log-verifier.js"
+import { HeadSigner } from "./support/heads.js"
 
 interface Step {
   do: "entries" | "entry" | "sent" | "head" | "refresh"
@@ -211,3 +212,253 @@ for (const restarts of [false, true]) {
     })
   }
 }
+
+async function edgeAfter(leaves: readonly Hash[]): Promise<Edge> {
+  let edge = emptyEdge
+  for (const leaf of leaves) edge = await append(edge, leaf)
+  return edge
+}
+
+// proofOf is SUBPROOF of RFC 6962, section 2.1.2.
+async function proofOf(from: number, leaves: readonly Hash[], isWhole: boolean): Promise<Hash[]> {
+  const root = async (some: readonly Hash[]) => rootOf(await edgeAfter(some))
+  if (from === leaves.length) return isWhole ? [] : [await root(leaves)]
+  const half = 2 ** Math.floor(Math.log2(leaves.length - 1))
+  const [left, right] = [leaves.slice(0, half), leaves.slice(half)]
+  if (from <= half) return [...(await proofOf(from, left, isWhole)), await root(right)]
+  return [...(await proofOf(from - half, right, false)), await root(left)]
+}
+
+// The test's own service, which signs the log as it stands.
+class Service implements LogSource {
+  readonly convo = "0192f3a4-0000-7000-8000-000000000001"
+  readonly signer = new HeadSigner("did:web:chat.example")
+  readonly salt = new Uint8Array(16)
+  generation = 1
+  now = Date.parse("2026-11-22T09:30:00Z")
+  log: Seen[] = []
+  isUp = true
+
+  async head(_: string, dids: readonly string[]): Promise<LogAnswer> {
+    if (!this.isUp) throw new Error("no head now")
+    const edge = await edgeAfter(await Promise.all(this.log.map((one) => this.leaf(one))))
+    const senders = dids.map(async (did) => ({ did, salt: this.salt, tag: await tagOf(this.salt, did) }))
+    const head = await this.signer.head(this.convo, edge, this.generation, this.now)
+    return { head, keys: [await this.signer.key()], senders: await Promise.all(senders) }
+  }
+
+  inclusion(): Promise<never> {
+    return Promise.reject(new Error("no proofs"))
+  }
+
+  async consistency(_: string, from: number, size: number): Promise<Hash[]> {
+    return proofOf(from, await Promise.all(this.log.slice(0, size).map((one) => this.leaf(one))), true)
+  }
+
+  async leaf(one: Seen): Promise<Hash> {
+    return leafHash(recordOf({ ...one, tag: await tagOf(this.salt, one.sender) }))
+  }
+
+  // accept takes a message a second after the last one, and acknowledges it.
+  async accept(text: string, sender: string): Promise<Seen> {
+    this.now += 1000
+    const body = await sha256(new TextEncoder().encode(text))
+    const one = { seq: this.log.length + 1, kind: kinds.application, epoch: 1, at: this.now, body, sender }
+    this.log.push(one)
+    return one
+  }
+
+  verifier(): Verifier {
+    return Verifier.create(this.signer.service, this.convo, this, () => this.now)
+  }
+}
+
+const [me, bob] = ["did:plc:alice", "did:plc:bob"]
+
+// What a device finds that reads a service's log from the start, and reads again if it must.
+async function readAll(v: Verifier, log: readonly Seen[]): Promise<string[]> {
+  const found: string[] = []
+  for (let again = true; again; ) {
+    again = false
+    for (const one of log.slice(v.size)) {
+      const { throws, says } = await foundBy(v.entry(one))
+      if (throws !== undefined && throws !== "readAgain") found.push(`${throws}: ${says}`)
+      again = throws === "readAgain" || throws === "wentBack"
+      if (throws !== undefined) break
+    }
+  }
+  return found
+}
+
+// T10 of the third examination: the first head of a later generation made the verifier forget what was acknowledged.
+for (const [name, change, says] of [
+  ["sender", { sender: bob }, "entry 2 is mine, and is shown as one of did:plc:bob"],
+  ["text", { body: "00".repeat(32) }, "entry 2 is mine, and is shown with other bytes"],
+  ["time", { at: 0 }, "entry 2 is mine, was acknowledged at 2026-11-22T09:30:02.000Z and is shown with the time 1970-01-01T00:00:00.000Z"],
+] as const) {
+  test(`T10: what was acknowledged before the first head is shown with another ${name}`, async () => {
+    const service = new Service()
+    const v = service.verifier()
+    await service.accept("hello", bob)
+    for (const text of ["one", "two"]) await v.sent(await service.accept(text, me))
+    service.log[1] = { ...service.log[1]!, ...change }
+    service.now += 1000
+    const sentence = `the server went back from 2 entries to 3; the first 1 are the same (generation 1): ${says}`
+    assert.deepEqual(await readAll(v, service.log), [`wentBack: ${sentence}`], "it is heard once")
+    assert.equal(v.size, 3, "reading goes on")
+    assert.deepEqual(v.findings.map(({ kind }) => kind), ["wentBack"])
+  })
+}
+
+test("T10: the acknowledgement comes after the first head, and the entry before it", async () => {
+  const service = new Service()
+  const v = service.verifier()
+  const mine = await service.accept("one", me)
+  service.log[0] = { ...mine, sender: bob }
+  service.now += 1000
+  await v.refresh()
+  assert.deepEqual(await readAll(v, service.log), [])
+  const { throws, says } = await foundBy(v.sent(mine))
+  assert.deepEqual([throws, says?.split(": ")[1]], ["wentBack", "entry 1 is mine, and was shown as another one"])
+})
+
+test("what was acknowledged before the first head, and is not in it, is lost", async () => {
+  const service = new Service()
+  const v = service.verifier()
+  await service.accept("hello", bob)
+  for (const text of ["one", "two"]) await v.sent(await service.accept(text, me))
+  service.log.length = 1
+  service.now += 1000
+  const sentence = "the server went back from 3 entries to 1; the first 0 are the same (generation 1)"
+  assert.deepEqual(await foundBy(v.refresh()), { throws: "wentBack", says: sentence })
+  await v.sent(await service.accept("one", me)) // the client sends it again
+  assert.deepEqual(await readAll(v, service.log), [])
+})
+
+test("a restore before the first head is no lie, even if the clock of heads is behind", async () => {
+  const service = new Service()
+  const v = service.verifier()
+  await v.sent(await service.accept("one", me))
+  service.log.length = 0
+  service.now -= 100_000
+  await service.accept("hello", bob)
+  assert.deepEqual((await readAll(v, service.log)).map((one) => one.split(":")[0]), ["wentBack"])
+  await v.sent(await service.accept("one", me)) // the client sends it again
+  assert.deepEqual(await readAll(v, service.log), [])
+  await v.refresh()
+  assert.deepEqual(v.findings.map(({ kind }) => kind), ["wentBack"])
+})
+
+for (const generation of [0, 1]) {
+  test(`an honest service of generation ${generation} has what it acknowledged before the first head`, async () => {
+    const service = new Service()
+    service.generation = generation
+    const v = service.verifier()
+    await service.accept("hello", bob)
+    for (const text of ["one", "two"]) await v.sent(await service.accept(text, me))
+    service.now += 1000
+    assert.deepEqual(await readAll(v, service.log), [])
+    await v.refresh()
+    assert.deepEqual(v.findings, [])
+  })
+}
+
+test("T10: what was not shown yet when the service went on with another generation", async () => {
+  const service = new Service()
+  const v = service.verifier()
+  await service.accept("hello", bob)
+  await readAll(v, service.log)
+  await v.refresh()
+  const mine = await service.accept("one", me)
+  await v.sent(mine)
+  service.generation = 2
+  service.log[1] = { ...mine, sender: bob }
+  service.now += 1000
+  await v.refresh() // nothing seems to be lost
+  const sentence = "the server went back from 2 entries to 2; the first 1 are the same (generation 2)"
+  const why = "entry 2 is mine, and is shown as one of did:plc:bob"
+  assert.deepEqual(await readAll(v, service.log), [`wentBack: ${sentence}: ${why}`])
+})
+
+// A device that has sent something at a service of which it has a head, and what it finds while none comes.
+async function withoutHeads() {
+  const service = new Service()
+  const v = service.verifier()
+  await v.sent(await service.accept("hello", me))
+  await readAll(v, service.log)
+  await v.refresh()
+  service.isUp = false
+  const found: string[] = []
+  const refresh = async () => {
+    const { throws, says } = await foundBy(v.refresh())
+    assert.ok(throws !== undefined, "a head came")
+    if (throws !== "source") found.push(`${throws}: ${says}`)
+  }
+  const say = async () => {
+    await v.sent(await service.accept("and", me))
+    await refresh()
+  }
+  return { service, v, found, refresh, say }
+}
+
+const rounds = unsignedFor / countedAtMost
+
+test("T11: the service acknowledges for an hour, and gives no head", async () => {
+  const { service, v, found, refresh, say } = await withoutHeads()
+  for (let round = 0; round < rounds; round++) {
+    await say()
+    service.now += countedAtMost
+    assert.deepEqual(found, [], `round ${round}`)
+  }
+  await say()
+  const sentence = "the server has acknowledged my entry 8, and for 1h0m0s given no head of more than 1 entries (no head now)"
+  assert.deepEqual(found, [`unsigned: ${sentence}`])
+  for (let round = 0; round <= rounds; round++) {
+    service.now += countedAtMost
+    await say()
+    await refresh()
+  }
+  assert.equal(found.length, 1, "the app hears it once")
+  assert.deepEqual(v.findings.map(({ kind }) => kind), ["unsigned"])
+  service.isUp = true
+  await v.refresh()
+  assert.deepEqual(v.findings, [], "it ends with a head")
+  service.isUp = false
+  for (let round = 0; round <= rounds; round++) {
+    await say()
+    service.now += countedAtMost
+  }
+  assert.equal(found.length, 2, "the next time is heard, too")
+})
+
+test("a service that is down for a day is no finding", async () => {
+  const { service, v, found, refresh, say } = await withoutHeads()
+  await say() // the last one before
+  for (let minute = 0; minute < 24 * 60; minute++) {
+    service.now += 60_000
+    await refresh()
+  }
+  await say()
+  service.isUp = true
+  await v.refresh()
+  assert.deepEqual([found, v.findings], [[], []])
+})
+
+test("a device that is offline for days, and loses the connection before a head comes, is no finding", async () => {
+  const { service, found, say } = await withoutHeads()
+  for (let day = 0; day < rounds; day++) {
+    await say()
+    service.now += 24 * 3_600_000
+  }
+  assert.deepEqual(found, [])
+})
+
+test("a clock that jumps, and jumps back, is no finding", async () => {
+  const { service, found, say } = await withoutHeads()
+  const start = service.now
+  for (const time of [start, start + 365 * 24 * 3_600_000, start, start + 60_000, 0, start]) {
+    service.now = time
+    await say()
+  }
+  assert.deepEqual(found, [])
+})

@@ -26,6 +26,7 @@ type WentBack struct {
 	Generation int64
 	Evidence   []string // the last head before, if there is one, and the first head after
 	Member     string   // the member who had seen the log before; "" means the device itself
+	Why        string   // the acknowledged entry that is not in the log, if that shows it
 }
 
 func (w *WentBack) Error() string {
@@ -33,8 +34,12 @@ func (w *WentBack) Error() string {
 		return fmt.Sprintf("the server went back, or has two logs: %s has a head of %d entries of an earlier generation, "+
 			"and the log does not begin with them (generation %d)", w.Member, w.From, w.Generation)
 	}
-	return fmt.Sprintf("the server went back from %d entries to %d; the first %d are the same (generation %d)", w.From,
-		w.To, w.Common, w.Generation)
+	sentence := fmt.Sprintf("the server went back from %d entries to %d; the first %d are the same (generation %d)",
+		w.From, w.To, w.Common, w.Generation)
+	if w.Why != "" {
+		sentence += ": " + w.Why
+	}
+	return sentence
 }
 
 // OtherKey says that a member has a head that is signed in the service's name, but with a key that

@@ -104,11 +104,13 @@ func (v *Verifier) learn(answer Answer) {
 // fresh checks a head that the server has just given.
 func (v *Verifier) fresh(ctx context.Context, text string, h *Head, atLeast int64) error {
 	s := &v.s
+	var back *WentBack
 	switch {
 	case s.Head == "" && !s.Started:
-		s.Generation = h.Generation          // the first generation
-		if h.Generation > 0 && s.Acked > 0 { // the acknowledgements may be of an earlier generation
-			s.Acked, s.Sent, atLeast = 0, map[int64]Seen{}, 0
+		s.Generation = h.Generation // the first generation
+		if h.Generation > 0 {       // the acknowledgements may be of an earlier generation
+			back = v.firstHead(text, h)
+			atLeast = s.Acked
 		}
 	case h.Generation > s.Generation:
 		return v.newGeneration(ctx, text, h)
@@ -133,5 +135,8 @@ func (v *Verifier) fresh(ctx context.Context, text string, h *Head, atLeast int6
 		return err
 	}
 	s.Head, s.HeadSize, s.Unheaded, s.Silent = text, h.Size, 0, time.Time{}
+	if back != nil {
+		return back
+	}
 	return nil
 }

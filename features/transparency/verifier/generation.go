@@ -27,15 +27,32 @@ func (v *Verifier) newGeneration(ctx context.Context, text string, h *Head) erro
 	}
 	s.Generation, s.Head, s.HeadSize, s.Unheaded, s.Silent, s.Doubted = h.Generation, text, h.Size, 0, time.Time{}, false
 	s.Since, s.Waiting, s.Acked, s.Tags = h.At, nil, min(s.Acked, common), map[string]Hash{}
+	s.Lost = lost
+	v.markEarly()
 	for seq := range s.Sent {
-		if seq > common { // the entry is lost, or may have another place now
-			delete(s.Sent, seq)
+		if lost && seq > common { // the entry is lost, or may have another place now
+			v.forgetSent(seq)
 		}
 	}
 	v.addBack(*back) // even if nothing was lost
 	if err := v.remember(ctx, text, h, ""); err != nil || !lost {
 		return err
 	}
+	return back
+}
+
+// firstHead keeps what was acknowledged before the device's first head, which is of a later generation
+// than the first one. If the head has fewer entries, some are lost.
+func (v *Verifier) firstHead(text string, h *Head) (back *WentBack) {
+	s := &v.s
+	s.Since = h.At
+	v.markEarly()
+	if h.Size < s.Acked {
+		back = &WentBack{From: s.Acked, To: h.Size, Generation: h.Generation, Evidence: []string{text}}
+		v.addBack(*back)
+		s.Lost, s.Sent, s.Early = true, map[int64]Seen{}, map[int64]bool{}
+	}
+	s.Acked = min(s.Acked, h.Size)
 	return back
 }
 

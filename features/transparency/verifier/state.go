@@ -13,7 +13,7 @@ type state struct {
 	Keys       []string `json:"keys"`
 	Started    bool     `json:"started"` // Edge is the tree up to the last entry that was shown
 	Generation int64    `json:"generation"`
-	// Since is the time of the first head of the generation, if there was a generation before.
+	// Since is the time of the first head of the generation, if there may have been a generation before.
 	Since     time.Time       `json:"since,omitzero"`
 	Edge      Edge            `json:"edge"`
 	Leaves    []Hash          `json:"leaves"` // of the last entries
@@ -23,6 +23,8 @@ type state struct {
 	Waiting   []waiting       `json:"waiting,omitempty"`
 	Tags      map[string]Hash `json:"tags,omitempty"`
 	Sent      map[int64]Seen  `json:"sent,omitempty"`
+	Early     map[int64]bool  `json:"early,omitempty"`    // of Sent: acknowledged before the generation's first head
+	Lost      bool            `json:"lost,omitempty"`     // the app knows that early entries are lost
 	Acked     int64           `json:"acked,omitempty"`    // the largest seq that was acknowledged
 	Unheaded  int             `json:"unheaded,omitempty"` // entries since the last head
 	Silent    time.Time       `json:"silent,omitzero"`    // since when heads are refused
@@ -64,6 +66,9 @@ func (v *Verifier) complete() {
 	}
 	if v.s.Sent == nil {
 		v.s.Sent = map[int64]Seen{}
+	}
+	if v.s.Early == nil {
+		v.s.Early = map[int64]bool{}
 	}
 }
 

@@ -392,6 +392,12 @@ func runsOf(t *testing.T, v *vectors) {
 		{"a second key", secondKey},
 		{"an erased account returns", erasedReturns},
 		{"an account was erased between two readers", erasedBetween},
+		{"acknowledged before the first head, and shown as another's", func(t *testing.T) *device {
+			return earlyChanged(t, "entry 2 is mine, and is shown as one of did:plc:bob",
+				func(m *verifier.Seen) { m.Sender = bob })
+		}},
+		{"acknowledged before the first head, and lost", earlyLost},
+		{"acknowledged before another generation, and shown otherwise", earlyInAnotherGeneration},
 	} {
 		v.Runs = append(v.Runs, runOf(honest.name, honest.run(t)))
 	}

@@ -1,14 +1,14 @@
 // The lies that a delivery service can tell, by the numbers of the findings that showed them. Each
 // changes what a {@link Liar} says, and can be told together with others.
 
-import { ed25519 } from "@noble/curves/ed25519.js"
 import assert from "node:assert/strict"
 import { randomBytes } from "node:crypto"
-import { base64url, concat, fromBase64url, fromHex, hex, sha256, sha256Bytes } from "../../src/bytes.js"
+import { base64url, fromBase64url, fromHex, sha256 } from "../../src/bytes.js"
 import { NoAnswerError, XrpcError } from "../../src/errors.js"
 import type { ConvoId, Did } from "../../src/ids.js"
-import { append, emptyEdge, type Hash, kinds, leafHash, recordOf, rootOf, tagOf } from "../../src/log-tree.js"
+import { append, emptyEdge, type Hash, kinds, leafHash, recordOf, tagOf } from "../../src/log-tree.js"
 import { TsMls } from "../../src/mls-ts.js"
+import { HeadSigner } from "./heads.js"
 import type { Honest } from "./honest.js"
 import { changed, deviceOf, type Entry, json, type Liar, madeGroup, Stage } from "./liar.js"
 import { suite } from "./phone.js"
@@ -206,26 +206,21 @@ function headOf(liar: Liar, convoId: ConvoId, { did }: Honest): Promise<string> 
 
 /** A log that the liar signs, with a key of its own: nobody has asked the real service before. */
 class SignedLog {
-  private readonly secret = ed25519.utils.randomSecretKey()
   private readonly salts = new Map<string, Uint8Array>()
-  private readonly service: string
+  private readonly signer: HeadSigner
 
   constructor(real: string) {
-    this.service = /"head":"(did:[^/]+)\//.exec(real)?.[1] ?? ""
-    assert.ok(this.service)
+    const service = /"head":"(did:[^/]+)\//.exec(real)?.[1] ?? ""
+    assert.ok(service)
+    this.signer = new HeadSigner(service)
   }
 
   async head(convo: ConvoId, entries: readonly Entry[]): Promise<string> {
     let edge = emptyEdge
     for (const one of entries) edge = await append(edge, await this.leaf(one))
-    const root = Buffer.from(await rootOf(edge), "hex").toString("base64")
-    const text = `${this.service}/${convo}\n${edge.size}\n${root}\ngeneration 1\ntime ${new Date().toISOString()}\n`
-    const named = concat([Uint8Array.of(1), ed25519.getPublicKey(this.secret)])
-    const id = (await sha256Bytes(concat([Buffer.from(`${this.service}\n`), named]))).slice(0, 4)
-    const signature = Buffer.from(concat([id, ed25519.sign(Buffer.from(text), this.secret)])).toString("base64")
     const senders = [...this.salts].map(async ([did, salt]) => ({ did, salt, tag: fromHex(await tagOf(salt, did)) }))
     return json({
-      head: `${text}\n— ${this.service} ${signature}\n`, keys: [`${this.service}+${hex(id)}+${Buffer.from(named).toString("base64")}`],
+      head: await this.signer.head(convo, edge, 1, Date.now()), keys: [await this.signer.key()],
       senders: await Promise.all(senders),
     })
   }
