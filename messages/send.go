@@ -95,6 +95,7 @@ type Log struct {
 	faults  *failpoint.Set
 	tracer  *tracing.Tracer
 	onBatch func(drafts int)
+	stream  Stream
 	lanes   lanes
 	sends   sends
 }
@@ -125,12 +126,17 @@ func Traced(t *tracing.Tracer) Option {
 	return func(l *Log) { l.tracer = t }
 }
 
+// In makes the log tell a stream of its messages.
+func In(s Stream) Option {
+	return func(l *Log) { l.stream = s }
+}
+
 // NewLog returns a log on db. epochWindow is how many epochs a message may be behind its convo; 0
 // means none. faults can be nil.
 func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set,
 	options ...Option) *Log {
 	l := &Log{
-		db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults, onBatch: func(int) {},
+		db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults, onBatch: func(int) {}, stream: noStream{},
 		sends: sends{keys: map[requestKey]int{}, idle: make(chan struct{})},
 	}
 	l.lanes = lanes{seed: maphash.MakeSeed(), shards: l.newShards(defaultShards()), large: l.newBatcher(false),
