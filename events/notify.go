@@ -8,13 +8,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
-	"mlsd/outbox"
 )
 
 // Channels of NOTIFY.
 const (
-	outboxChannel = "mlsd_outbox"        // the outbox has new rows
-	eventsChannel = outbox.EventsChannel // the stream has new events
+	outboxChannel = "mlsd_outbox" // the outbox has new rows
+	eventsChannel = "mlsd_events" // the stream has new events
 	// devicesChannel says that the subscriptions of a device must end. Its payload is a revocation.
 	devicesChannel = "mlsd_devices"
 )

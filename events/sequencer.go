@@ -53,7 +53,7 @@ const checkViolation = "23514"
 // convo wait for its row lock, so their outbox ids and their places are in the order of the writes.
 //
 // While the outbox is empty, a message that is alone in its transaction gets its place there
-// (outbox.Place). Whoever gives places holds the lock of the row of stream until its COMMIT.
+// (place.sql). Whoever gives places holds the lock of the row of stream until its COMMIT.
 type Sequencer struct {
 	db      *pgxpool.Pool
 	log     *slog.Logger
@@ -247,7 +247,7 @@ var errWentBack = errors.New("the stream has gone back, or has a new generation"
 // adopt records the generation of the session, and where the stream ends. The timeline of a
 // PostgreSQL does not change while it accepts writes, so a new leader asks only once. If the stream
 // has gone back since this node last saw it, adopt begins a generation. Then it allows the places
-// that outbox.Place gives, until this server ends: another one may have a stream that has gone back.
+// that place.sql gives, until this server ends: another one may have a stream that has gone back.
 func (s *Sequencer) adopt(ctx context.Context) error {
 	now, err := readStream(ctx, s.conn)
 	if err != nil {
@@ -320,7 +320,7 @@ func (s *Sequencer) self() *uuid.UUID {
 // event is moved twice, because the transaction deleted the rows from the outbox. All events of a
 // step get the same day, which never goes back.
 //
-// A message that was alone has its place from its own transaction (outbox.Place), so step first
+// A message that was alone has its place from its own transaction (place.sql), so step first
 // locks the end of the stream. It moves nothing without that lock.
 //
 // step returns errWentBack if the stream has another generation, or ends before the place where it

@@ -3,9 +3,9 @@ package messages
 import (
 	"context"
 	_ "embed"
-	"math"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/failpoint"
@@ -20,21 +20,19 @@ import (
 // nothing, they have written nothing, and the message goes the way of all others, where judge says
 // why. So this way has no answers of its own, apart from success.
 
-// Stream is the stream of events, as a Log needs it. Its methods do not block.
+// Stream is the stream of events, as a Log needs it.
 type Stream interface {
-	Known() outbox.Stream
-	// Grown says that the stream may have events up to a place.
+	// QueuePlace adds to the pipeline of its transaction the event of a message that the statement
+	// before it may have appended to a convo: kind, and bytes of the body. If the message was
+	// appended, and its event has got a place in the stream at once, QueuePlace calls placed with
+	// that place, which is good once the transaction has committed. Otherwise the event is in the
+	// outbox, or there is no message.
+	QueuePlace(batch *pgx.Batch, convo uuid.UUID, kind outbox.Kind, size int, placed func(int64))
+	// Grown says that the stream may have events up to a place. It does not block.
 	Grown(place int64)
-	// Wake says that the outbox may have grown.
+	// Wake says that the outbox may have grown. It does not block.
 	Wake()
 }
-
-// noStream is the stream of a log to which nobody listens: its messages get no places at once.
-type noStream struct{}
-
-func (noStream) Known() outbox.Stream { return outbox.Stream{Head: math.MaxInt64} }
-func (noStream) Grown(int64)          {}
-func (noStream) Wake()                {}
 
 // lockAlone locks the convo of a message, unless another transaction has locked it or the sender is
 // not a member: see lockFreeConvos.
@@ -47,8 +45,8 @@ const lockAlone = `
 var appendAlone string
 
 // canGoAlone reports whether a batch is one message that appendAlone can append.
-func canGoAlone(drafts []Draft) bool {
-	return len(drafts) == 1 && drafts[0].refusal == nil && drafts[0].Also == nil
+func (l *Log) canGoAlone(drafts []Draft) bool {
+	return l.stream != nil && len(drafts) == 1 && drafts[0].refusal == nil && drafts[0].Also == nil
 }
 
 // alone appends a message that is alone. appended is false if nothing was written, and the message
@@ -74,7 +72,7 @@ func (l *Log) alone(ctx context.Context, d *Draft) (r Result, appended bool, err
 		return err
 	})
 	var place int64
-	outbox.QueuePlace(batch, l.stream.Known(), d.ConvoID, outbox.Kind(d.Kind), len(d.Body), func(at int64) { place = at })
+	l.stream.QueuePlace(batch, d.ConvoID, outbox.Kind(d.Kind), len(d.Body), func(at int64) { place = at })
 	err = pgpool.SendTx(ctx, l.batches, batch, l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
 	switch {
 	case usedMeanwhile(err), refused && (err == nil || pgpool.OutcomeUnknown(err)):

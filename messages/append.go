@@ -134,7 +134,7 @@ func usedMeanwhile(err error) bool {
 // attempt writes drafts in one transaction: a message that is alone by its own statements, if they
 // append it.
 func (l *Log) attempt(ctx context.Context, drafts []Draft, wait bool) ([]Result, error) {
-	if !wait && canGoAlone(drafts) {
+	if !wait && l.canGoAlone(drafts) {
 		if r, appended, err := l.alone(ctx, &drafts[0]); appended || err != nil {
 			return []Result{r}, err
 		}
@@ -157,7 +157,7 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) ([]Result
 	t.queueReads(reads, lock, t.convoIDs, t.senders)
 	err := pgpool.ReadThenWrite(ctx, l.batches, reads, pgpool.Writes{SQL: t.writeStatements(), Queue: t.queueWrites},
 		l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
-	if len(t.appended) > 0 {
+	if len(t.appended) > 0 && l.stream != nil {
 		l.stream.Wake()
 	}
 	if err == nil {

@@ -95,7 +95,7 @@ type Log struct {
 	faults  *failpoint.Set
 	tracer  *tracing.Tracer
 	onBatch func(drafts int)
-	stream  Stream
+	stream  Stream // nil: none
 	lanes   lanes
 	sends   sends
 }
@@ -126,7 +126,7 @@ func Traced(t *tracing.Tracer) Option {
 	return func(l *Log) { l.tracer = t }
 }
 
-// In makes the log tell a stream of its messages.
+// In makes the log tell a stream of its messages. Otherwise somebody else must wake the sequencer.
 func In(s Stream) Option {
 	return func(l *Log) { l.stream = s }
 }
@@ -136,7 +136,7 @@ func In(s Stream) Option {
 func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set,
 	options ...Option) *Log {
 	l := &Log{
-		db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults, onBatch: func(int) {}, stream: noStream{},
+		db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults, onBatch: func(int) {},
 		sends: sends{keys: map[requestKey]int{}, idle: make(chan struct{})},
 	}
 	l.lanes = lanes{seed: maphash.MakeSeed(), shards: l.newShards(defaultShards()), large: l.newBatcher(false),

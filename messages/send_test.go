@@ -32,7 +32,7 @@ type outcome struct {
 
 // node returns another log on f's database, without faults.
 func (f *fixture) node(options ...messages.Option) *messages.Log {
-	options = append([]messages.Option{messages.WithShards(2)}, options...) // on every machine
+	options = append([]messages.Option{messages.WithShards(2), f.inStream()}, options...) // on every machine
 	return messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil, options...)
 }
 
@@ -230,6 +230,7 @@ func TestLargeMessages(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+		f.inStream(),
 		f.onReserved(t))
 	large, resume := f.pauseAt(t, f.draft(f.convos[0], alice, "large", strings.Repeat("x", 100<<10)))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -267,6 +268,7 @@ func TestBusyConvoHoldsUpNoOther(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, 0)
 			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+				f.inStream(),
 				f.onReserved(t))
 			busy, idle := f.convos[0], f.convos[1]
 			paused, resume := f.pause(t, idle)

@@ -206,6 +206,7 @@ func TestTokenInFlight(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, 0)
 			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+				f.inStream(),
 				f.onReserved(t))
 			token := f.mint(t)
 			d := with(token(), f.draft(f.convos[0], alice, "k", "x"))
@@ -335,6 +336,7 @@ func TestTokenOfBusyConvo(t *testing.T) {
 				t.Parallel()
 				f := newFixture(t, 0)
 				f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+					f.inStream(),
 					f.onReserved(t))
 				token := f.mint(t)
 				paused, resume := f.pause(t, f.convos[1])
