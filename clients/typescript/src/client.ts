@@ -1,6 +1,6 @@
 // A device of a person: everything that an app does with a service.
 
-import type { Accounts } from "./accounts.js"
+import { AccountAwayError, type Accounts } from "./accounts.js"
 import { Api, withIdempotencyKey } from "./api.js"
 import { ContraryError, groupOf, tellContrary } from "./binding.js"
 import { hex, sha256 } from "./bytes.js"
@@ -11,7 +11,8 @@ import { idLength, usualEnvelope } from "./envelope.js"
 import { type Dispute, Disputes, type Position } from "./disputes.js"
 import { Devices } from "./devices.js"
 import {
-  DiscardedError, errorName, isRefusal, NoAnswerError, OutOfStepError, StuckError, UnknownConvoError, verdictOf, XrpcError,
+  DiscardedError, errorName, isRefusal, NoAnswerError, OutOfStepError, SignedOutError, StuckError, UnknownConvoError,
+  verdictOf, XrpcError,
 } from "./errors.js"
 import { EventStream, type SignalEvent, type StreamEvent } from "./events.js"
 import type { OpenSocket } from "./events-socket.js"
@@ -29,10 +30,11 @@ import { type Doubt, Members } from "./members.js"
 import { didOf, type Group, type Mls } from "./mls.js"
 import { type DeviceNews, NewsQueue } from "./news.js"
 import { Outbox, type OutboxEvents } from "./outbox.js"
+import { type OwnDevice, OwnDevices } from "./own-devices.js"
 import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
 import { Resets } from "./resets.js"
-import { type Changes, get, getAll, naming, type Store } from "./store.js"
+import { type Changes, EndableStore, get, getAll, naming, type Store } from "./store.js"
 import { type Elsewhere, type Invitation, type OtherServices, Services } from "./services.js"
 import { type PdsAgent, textOf, type Transport } from "./transport.js"
 import { type MemberCursor, Signals } from "./signals.js"
@@ -100,6 +102,12 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    * device that would have been added to a new one.
    */
   onDevice?(convo: ConvoId | undefined, device: DeviceNews): void
+  /**
+   * This device has signed out, and its store is empty; or its account does not list it any more, because another
+   * device of the person has removed it (`removed`): it enters no convo, and nobody encrypts for it. Then ask the
+   * person, and call {@link Client.signOut}.
+   */
+  onSignedOut?(why: "done" | "removed"): void
   /** The event stream is connected. */
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
@@ -135,6 +143,11 @@ export interface ClientOptions {
   readonly envelope?: Envelope
   /** Makes a WebSocket, where the platform has none and the transport passes no streams on. */
   readonly openSocket?: OpenSocket
+  /**
+   * False to let this device not enter the convos of its person by itself. By default it does, once it is listed
+   * and {@link Client.listen} or {@link Client.syncAll} was called.
+   */
+  readonly admitOwnDevices?: boolean
   /** How many one-time KeyPackages a full stock has, at most 99. */
   readonly fullStock?: number
   readonly clock?: Clock
@@ -177,6 +190,8 @@ export class Client {
   private readonly signals: Signals
   private readonly disputes: Disputes
   private readonly resets: Resets
+  private readonly own: OwnDevices
+  private leaving: Promise<void> | undefined
 
   private constructor(
     private readonly core: Core,
@@ -197,7 +212,15 @@ export class Client {
     readonly logChecks: LogChecks | undefined,
     /** Messages from before this device joined: docs/clients/HISTORY.md. */
     readonly history: History,
+    private readonly records: EndableStore,
+    private readonly admitsOwn: boolean,
   ) {
+    this.own = new OwnDevices(core, log, outbox, accounts, closing.signal, {
+      list: () => this.list(),
+      join: (convo) => this.joinIfInvited(convo, async () => (await log.thread(convo)) !== undefined),
+      entered: (convo) => this.entered(convo),
+      later: (done) => this.later(done),
+    })
     this.signals = new Signals(core)
     this.disputes = new Disputes(core, log, outbox, closing.signal, {
       onDispute: (convo, dispute) => events.onDispute?.(convo, dispute),
@@ -216,7 +239,7 @@ export class Client {
   static async open(options: ClientOptions): Promise<Client> {
     const { did, transport, mls: library, clock = systemClock, envelope = usualEnvelope } = options
     asDid(did)
-    const store = naming(options.store)
+    const store = new EndableStore(naming(options.store))
     const events = harmless(options.events ?? {})
     const closing = new AbortController()
     const locks = new Locks()
@@ -261,15 +284,17 @@ export class Client {
       new KeyPackageStock(core, outbox, options.fullStock), events, options.openSocket, closing,
       members, options.accounts, options.deviceName, decide, options.logChecks?.(core, {
         onFinding: (convo, finding) => events.onFinding?.(convo as ConvoId, finding), onFailure: (err) => events.onFailure?.(err),
-      }), history)
+      }), history, store, options.admitOwnDevices ?? true)
     await client.begin()
     return client
   }
 
   private async begin(): Promise<void> {
     await this.core.news.deliver()
-    this.later(this.list())
     this.outbox.resume()
+    if (await this.own.isSigningOut()) return this.later(this.signOut())
+    this.later(this.list())
+    await this.own.resume()
     const threads = await this.convos()
     const present = threads.filter(({ left, successor }) => !left && successor === undefined)
     this.later(this.members.begin(present.map(({ convoId }) => convoId)))
@@ -389,8 +414,19 @@ export class Client {
   async rejoin(convo: ConvoId): Promise<void> {
     await this.list()
     await this.write(rejoinQueue(convo), "rejoin", { convoId: convo })
+    await this.settle(convo)
+  }
+
+  // settle judges the members of a convo that this device has entered, and reads it.
+  private async settle(convo: ConvoId): Promise<void> {
     this.members.changed(convo)
     await this.sync(convo)
+  }
+
+  // entered tells the app that this device is in a convo of its person.
+  private async entered(convo: ConvoId): Promise<void> {
+    this.events.onJoined?.(convo)
+    await this.settle(convo)
   }
 
   /**
@@ -488,6 +524,7 @@ export class Client {
 
   private async syncAt(service: Did | undefined): Promise<void> {
     await this.joinAll(service)
+    if (service === undefined && this.admitsOwn) this.later(this.own.enterAll())
     for (const thread of await this.convos()) {
       if (this.core.services.of(thread.convoId) !== service) continue
       if (!thread.left && thread.successor === undefined) await this.syncUnlessGone(thread.convoId)
@@ -559,9 +596,7 @@ export class Client {
       if (!(err instanceof WelcomeLostError)) throw err
       await this.comeBack(convo, err)
     }
-    this.events.onJoined?.(convo)
-    this.members.changed(convo)
-    await this.sync(convo)
+    await this.entered(convo)
   }
 
   // readIfIn reads the log of a group that this device has: a commit can have removed the device from it.
@@ -803,24 +838,60 @@ export class Client {
   }
 
   private async listNow(): Promise<void> {
-    const { mls: library, store } = this.core
+    const { mls: library, store, did } = this.core
+    if (await this.own.isSigningOut()) throw new SignedOutError("this device is signing out")
     const before = await store.read(names.listed)
     try {
+      if (before !== undefined && !(await this.accounts.lists(did, library.signatureKey, this.closing.signal))) {
+        this.events.onSignedOut?.("removed")
+        throw new SignedOutError("the account does not list this device any more")
+      }
       await this.accounts.list({ key: library.signatureKey, cipherSuite: library.cipherSuite, ...(this.deviceName !== undefined && { name: this.deviceName }) })
       if (before === undefined) await store.write(new Map([[names.listed, new Uint8Array()]]))
     } catch (err) {
-      if (before === undefined || !(err instanceof NoAnswerError)) throw err
+      if (before === undefined || !(err instanceof NoAnswerError || err instanceof AccountAwayError)) throw err
     }
   }
 
   /**
-   * Takes this device out of the person's account, and its KeyPackages from the services: nobody encrypts for
-   * it any more, and another device of the person, or who may remove people, takes it out of the groups.
-   * Close the client after it, and delete the store.
+   * The devices of this person: those that its account lists, those that have KeyPackages at its own service, and
+   * those with a leaf in a convo of this device.
+   *
+   * @throws AccountAwayError
    */
-  async signOut(): Promise<void> {
-    await this.accounts.unlist(this.core.mls.signatureKey)
-    for (const service of [undefined, ...this.core.services.leaving]) await this.stock.withdrawAt(this.core.services.at(service))
+  devices(): Promise<OwnDevice[]> {
+    return this.own.list()
+  }
+
+  /**
+   * Removes another device of this person: its record, its leaves in all convos of this device, its KeyPackages,
+   * push targets and sessions. When it returns, all is done. A later life of the client goes on with it, and it
+   * can be repeated.
+   *
+   * @throws OwnDeviceError if it is this device: {@link Client.signOut}
+   */
+  removeDevice(deviceId: string): Promise<void> {
+    return this.own.remove(deviceId)
+  }
+
+  /**
+   * Signs this device out: the same as {@link Client.removeDevice} for itself. Then the client is closed, and its
+   * store is empty. What waits in the outbox is lost. Other devices of the person commit that its leaves go, or
+   * other members do; with the last device its person leaves all convos. A later life of the client goes on with it.
+   */
+  signOut(): Promise<void> {
+    this.leaving ??= this.signOutNow().catch((err: unknown) => {
+      this.leaving = undefined
+      throw err
+    })
+    return this.leaving
+  }
+
+  private async signOutNow(): Promise<void> {
+    await this.own.signOut()
+    await this.close()
+    await this.records.end()
+    this.events.onSignedOut?.("done")
   }
 
   /**
@@ -899,6 +970,7 @@ export class Client {
 
   private async onEvent(event: StreamEvent, service: Did | undefined): Promise<void> {
     if (!this.mayTell(event, service)) return
+    await this.enterOwn(event)
     switch (event.type) {
       case "messageEvent":
         await this.reach(of(event.body.message), event.body.message.seq)
@@ -931,6 +1003,14 @@ export class Client {
         break
     }
     this.events.onEvent?.(event)
+  }
+
+  // enterOwn lets this device enter a convo of its person that another device has made, or was added to.
+  private async enterOwn({ type, body }: StreamEvent): Promise<void> {
+    const says = type === "messageEvent" || type === "commitEvent" || (type === "membershipEvent" && body.change === "joined")
+    if (!says || !this.admitsOwn || body.request) return
+    const convo = of(type === "messageEvent" ? body.message : body)
+    if ((await this.log.thread(convo)) === undefined) this.later(this.own.enter(convo))
   }
 
   // mayTell reports whether a service speaks of what is its own: of its convos, and the person's own

@@ -127,6 +127,15 @@ export class Devices {
     await this.save({ ...this.of(leaf), state: "accepted" })
   }
 
+  /** This person has taken a device's record away. */
+  async gone(leaf: Leaf): Promise<void> {
+    const changes: Changes = new Map()
+    const device: Device = { ...this.of(leaf), state: "unlisted", askedAt: this.parts.clock.now() }
+    put(changes, names.knownDevice(device.did, hex(device.key)), device)
+    await this.parts.store.write(changes)
+    this.known.set(nameOf(device.did, device.key), device)
+  }
+
   private async save(device: Device): Promise<Device> {
     const before = this.of({ identity: device.did, signatureKey: device.key })
     if (before.state === "accepted" && device.state !== "listed") return before

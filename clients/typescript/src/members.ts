@@ -140,9 +140,11 @@ export class Members {
     })
   }
 
-  // removeLeavers commits the proposals by which members have removed their own leaves.
+  // removeLeavers commits the proposals by which members have removed their own leaves. If this device is one of
+  // those, its person leaves, and the others commit that.
   private async removeLeavers({ convoId, leaving = [] }: Thread, { members }: Group): Promise<void> {
-    const gone = members.filter(({ signatureKey, identity }) => leaving.includes(hex(signatureKey)) && didOf(identity) !== this.core.did)
+    if (leaving.includes(hex(this.core.mls.signatureKey))) return
+    const gone = members.filter(({ signatureKey }) => leaving.includes(hex(signatureKey)))
     for (const { identity, signatureKey } of gone) await this.remove(convoId, didOf(identity) as Did, signatureKey)
   }
 

@@ -43,6 +43,8 @@ export interface LeaveContent {
 /** What a write of the kind `rejoin` holds. */
 export interface RejoinContent {
   readonly convoId: ConvoId
+  /** Set if this device is new there, and enters only a group that another listed device of its person is in. */
+  readonly own?: true
 }
 
 // asked is what the app asks for in a createConvo.
@@ -177,8 +179,8 @@ const rejoin: Kind = {
     asConvoId((content as unknown as RejoinContent).convoId)
   },
   async seal(parts, write) {
-    const { convoId } = write.content as unknown as RejoinContent
-    const staged = await parts.externalCommits.stage(convoId)
+    const { convoId, own } = write.content as unknown as RejoinContent
+    const staged = await parts.externalCommits.stage(convoId, own)
     const { epoch } = parts.mls.describe(staged.state)
     const request = await sealed(parts, mls.processExternalCommit.main, {
       convoId, commit: staged.commit, groupInfo: staged.groupInfo,
