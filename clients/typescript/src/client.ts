@@ -1063,7 +1063,7 @@ export class Client {
   // reach reads a convo's log, if it is not read up to a seq yet.
   private async reach(convo: ConvoId, seq: number): Promise<void> {
     const thread = await this.log.thread(convo)
-    if (thread !== undefined && thread.cursor < seq) await this.syncUnlessGone(convo)
+    if (thread !== undefined && !thread.left && thread.cursor < seq) await this.syncUnlessGone(convo)
   }
 
   private async onMembership(convo: ConvoId, did: string, commitNeeded: boolean): Promise<void> {

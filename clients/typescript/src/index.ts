@@ -10,6 +10,7 @@ export { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
 export {
   type History, type HistoryBundle, HistoryError, type HistoryEvents, type HistoryRequest, type ImportedItem, isHistory,
 } from "./history.js"
+export type { CommitChange, DeviceOf } from "./changes.js"
 export type { Dispute } from "./disputes.js"
 export { ContraryError } from "./binding.js"
 export { type Device, UnknownDeviceError } from "./devices.js"

@@ -186,7 +186,7 @@ export class Members {
 }
 
 /** What has become of the devices between two states of a group. */
-export function changesOf(before: Group, after: Group): DeviceNews[] {
+export function changesOf(before: Pick<Group, "members">, after: Pick<Group, "members">): DeviceNews[] {
   const key = ({ identity, signatureKey }: Group["members"][number]) => `${didOf(identity)} ${hex(signatureKey)}`
   const [were, are] = [new Set(before.members.map(key)), new Set(after.members.map(key))]
   const entered = after.members.filter((member) => !were.has(key(member)))

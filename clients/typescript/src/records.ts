@@ -1,5 +1,6 @@
 // The records of a client's store.
 
+import type { CommitChange } from "./changes.js"
 import type { ConvoId } from "./ids.js"
 import type { Store } from "./store.js"
 
@@ -86,6 +87,8 @@ export interface Item {
   /** The message's own id and its content, of an application message that was read. */
   readonly messageId?: string
   readonly content?: Uint8Array
+  /** What a commit did, unless this device could not process it. Stores of before have none. */
+  readonly change?: CommitChange
   /** What its sender has told the server of what it embeds. */
   readonly embedUri?: string
 }

@@ -2,51 +2,23 @@
 
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import type { Client, ClientOptions } from "../src/client.js"
+import type { Client } from "../src/client.js"
 import { ContraryError } from "../src/binding.js"
 import { OwnDeviceError, SignedOutError } from "../src/errors.js"
 import type { ConvoId, Did } from "../src/ids.js"
 import { didOf } from "../src/mls.js"
-import { MemoryStore, type Store } from "../src/store.js"
+import { MemoryStore } from "../src/store.js"
 import { needsServer, newAccounts } from "./support/dev.js"
 import { accountsOf } from "./support/everyone.js"
+import { joined, open } from "./support/heard.js"
 import { KillingStore } from "./support/killing.js"
-import { bytesOf, openPhone, textsOf } from "./support/phone.js"
+import { bytesOf, textsOf } from "./support/phone.js"
 
 const long = { ...needsServer, timeout: 120_000 }
-
-/** A device whose events a test waits for. */
-class Heard {
-  readonly all: [name: string, ...args: unknown[]][] = []
-  private wake = () => {}
-
-  readonly events = new Proxy({}, {
-    get: (_, name) => (...args: unknown[]) => {
-      this.all.push([String(name), ...args])
-      this.wake()
-    },
-  })
-
-  async until(name: string, fits: (...args: unknown[]) => boolean = () => true): Promise<unknown[]> {
-    for (;;) {
-      const found = this.all.find(([one, ...args]) => one === name && fits(...args))
-      if (found !== undefined) return found.slice(1)
-      await new Promise<void>((resolve) => (this.wake = resolve))
-    }
-  }
-}
-
-async function open(did: Did, options: Partial<ClientOptions> = {}, store: Store = new MemoryStore()) {
-  const heard = new Heard()
-  const client = await openPhone(did, store, { events: heard.events, ...options })
-  return { client, heard, store }
-}
 
 async function leavesOf(client: Client, convo: ConvoId, did: Did): Promise<number> {
   return (await client.group(convo)).members.filter(({ identity }) => didOf(identity) === did).length
 }
-
-const hasJoined = (convo: ConvoId) => (joined: unknown) => joined === convo
 
 const left = (did: Did) => (_: unknown, news: unknown) => {
   const { change, did: whose } = news as { change: string; did: Did }
@@ -62,9 +34,9 @@ test("D5: a person's second device enters its convos by itself, those of before 
   await bob.client.join(before)
   const tablet = await open(a)
   tablet.client.listen()
-  await tablet.heard.until("onJoined", hasJoined(before))
+  await tablet.heard.until("onJoined", joined(before))
   const after = await alice.client.createConvo([b])
-  await tablet.heard.until("onJoined", hasJoined(after))
+  await tablet.heard.until("onJoined", joined(after))
   await (await tablet.client.send(before, bytesOf("from the tablet"))).sent
   for (const { client } of [alice, bob]) {
     await client.sync(before)
@@ -125,7 +97,7 @@ test("D5: a dead device is removed everywhere", long, async () => {
   const convos = [await alice.client.createConvo([b]), await alice.client.createConvo([])]
   const dead = await open(a, { deviceName: "tablet" })
   dead.client.listen()
-  for (const convo of convos) await dead.heard.until("onJoined", hasJoined(convo))
+  for (const convo of convos) await dead.heard.until("onJoined", joined(convo))
   await dead.client.replenish()
   const deviceId = await dead.client.deviceId()
   await dead.client.close()
@@ -161,7 +133,7 @@ test("the removal of a device survives a crash at each write", long, async () =>
     await alice.client.close()
     const dead = await open(a)
     dead.client.listen()
-    await dead.heard.until("onJoined", hasJoined(convo))
+    await dead.heard.until("onJoined", joined(convo))
     const deviceId = await dead.client.deviceId()
     await dead.client.close()
 
@@ -189,7 +161,7 @@ test("signing out empties the store, and the person's other device removes the l
   const convo = await alice.client.createConvo([])
   const tablet = await open(a)
   tablet.client.listen()
-  await tablet.heard.until("onJoined", hasJoined(convo))
+  await tablet.heard.until("onJoined", joined(convo))
   await tablet.client.replenish()
   alice.client.listen()
   await alice.client.sync(convo)
