@@ -296,8 +296,7 @@ export class Client {
     this.later(this.list())
     await this.own.resume()
     const threads = await this.convos()
-    const present = threads.filter(({ left, successor }) => !left && successor === undefined)
-    this.later(this.members.begin(present.map(({ convoId }) => convoId)))
+    this.later(this.members.begin())
     await this.history.resume(threads.map(({ convoId }) => convoId))
     for (const thread of threads) {
       if (thread.successor !== undefined) continue

@@ -78,6 +78,12 @@ export class Devices {
     return known ?? { did: did as Did, key: signatureKey, state: own ? "listed" : "waiting", askedAt: 0 }
   }
 
+  /** Until when all answers about a group's devices are fresh, in milliseconds of Unix time. */
+  freshUntil(group: Group): number {
+    const asked = group.members.map((leaf) => this.of(leaf)).filter(({ state, key }) => state === "listed" && !same(key, this.parts.mls.signatureKey))
+    return Math.min(...asked.map(({ askedAt }) => askedAt + freshFor))
+  }
+
   /** The devices of a group for which nothing may be encrypted. */
   unknownIn(group: Group, thread: Thread): Device[] {
     const devices = group.members.map((leaf) => this.of(leaf))

@@ -19,7 +19,7 @@ import { Locks, once } from "./locks.js"
 import type { Log } from "./log.js"
 import { didOf } from "./mls.js"
 import type { Outbox } from "./outbox.js"
-import { names, rejoinQueue, type Thread } from "./records.js"
+import { names, presentIn, rejoinQueue } from "./records.js"
 import { type Changes, get, getAll, put } from "./store.js"
 import type { RemoveContent } from "./write-commits.js"
 import type { RejoinContent, RetireContent } from "./write-convos.js"
@@ -162,16 +162,12 @@ export class OwnDevices {
   // leaves are the leaves of this person in the groups that this device is in.
   private async leaves(): Promise<{ convoId: ConvoId; key: Uint8Array }[]> {
     const all = []
-    for (const { convoId } of await this.present()) {
+    for (const { convoId } of await presentIn(this.core.store)) {
       const group = await groupOf(this.core, convoId)
       const own = group?.active ? group.members.filter(({ identity }) => didOf(identity) === this.core.did) : []
       all.push(...own.map(({ signatureKey: key }) => ({ convoId, key })))
     }
     return all
-  }
-
-  private async present(): Promise<Thread[]> {
-    return (await getAll<Thread>(this.core.store, names.threads)).filter(({ left, successor }) => !left && successor === undefined)
   }
 
   // Removing
@@ -268,7 +264,7 @@ export class OwnDevices {
    */
   async signOut(): Promise<void> {
     await this.core.store.write(new Map([[names.signingOut, new Uint8Array()]]))
-    await this.atMost(longestGoodbye, (await this.present()).map(({ convoId }) => this.retire(convoId)))
+    await this.atMost(longestGoodbye, (await presentIn(this.core.store)).map(({ convoId }) => this.retire(convoId)))
     await this.patiently(() => this.accounts.unlist(this.core.mls.signatureKey))
     await this.endAtServices(await sha256(this.core.mls.signatureKey))
   }

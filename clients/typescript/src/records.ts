@@ -2,7 +2,7 @@
 
 import type { CommitChange } from "./changes.js"
 import type { ConvoId } from "./ids.js"
-import type { Store } from "./store.js"
+import { getAll, type Store } from "./store.js"
 
 /** What a device knows of one convo. */
 export interface Thread {
@@ -184,6 +184,11 @@ export const resetQueue = (convo: string) => `reset:${convo}`
 
 /** The lock of a queue: a convo has one lock, however many queues. */
 export const lockOf = (queue: string) => queue.replace(/^(rejoin|reset):/, "")
+
+/** The convos that a device is in. */
+export async function presentIn(store: Store): Promise<Thread[]> {
+  return (await getAll<Thread>(store, names.threads)).filter(({ left, successor }) => !left && successor === undefined)
+}
 
 /** A record of the group's state must be there. */
 export async function mustRead(store: Store, name: string): Promise<Uint8Array> {

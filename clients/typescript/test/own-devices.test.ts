@@ -3,6 +3,7 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Client } from "../src/client.js"
+import type { Clock } from "../src/clock.js"
 import { ContraryError } from "../src/binding.js"
 import { OwnDeviceError, SignedOutError } from "../src/errors.js"
 import type { ConvoId, Did } from "../src/ids.js"
@@ -12,8 +13,9 @@ import { needsServer, newAccounts } from "./support/dev.js"
 import { accountsOf } from "./support/everyone.js"
 import { joined, open } from "./support/heard.js"
 import { KillingStore } from "./support/killing.js"
-import { bytesOf, textsOf } from "./support/phone.js"
+import { bytesOf, hastyClock, textsOf } from "./support/phone.js"
 
+const hour = 3_600_000
 const long = { ...needsServer, timeout: 120_000 }
 
 async function leavesOf(client: Client, convo: ConvoId, did: Did): Promise<number> {
@@ -188,4 +190,38 @@ test("after the last device has signed out, other members remove its leaf", long
   assert.equal(await leavesOf(bob.client, convo, a), 0)
   assert.equal(bob.heard.all.some(([name]) => name === "onFailure"), false)
   await bob.client.close()
+})
+
+test("a device whose record was deleted is removed by the others, without an app and without a start", long, async () => {
+  const [a, b] = await newAccounts(2)
+  assert.ok(a && b)
+  const hasty = hastyClock(50)
+  let [passed, look] = [0, () => {}]
+  const clock: Clock = {
+    ...hasty,
+    now: () => hasty.now() + passed,
+    sleep: (ms, signal) => (ms !== hour ? hasty.sleep(ms, signal) : new Promise((resolve) => {
+      look = resolve
+      signal.addEventListener("abort", () => resolve())
+    })),
+  }
+  const [alice, bob] = [await open(a, { clock }), await open(b)]
+  await bob.client.replenish()
+  const convo = await alice.client.createConvo([b])
+  await bob.client.join(convo)
+  const tablet = await open(b)
+  tablet.client.listen()
+  await tablet.heard.until("onJoined", joined(convo))
+  await alice.client.sync(convo)
+  await tablet.client.close()
+  await bob.client.close()
+  alice.client.listen()
+  await alice.heard.until("onConnect")
+  const [key] = (await alice.client.group(convo)).members.filter(({ identity }) => didOf(identity) === b).map(({ signatureKey }) => signatureKey)
+  await accountsOf(b).hide(b, key ?? assert.fail())
+  passed = 25 * hour
+  look()
+  await alice.heard.until("onDevice", left(b))
+  assert.equal(await leavesOf(alice.client, convo, b), 1)
+  await alice.client.close()
 })
