@@ -3,7 +3,8 @@
 import { AccountAwayError, type Accounts } from "./accounts.js"
 import { Api, withIdempotencyKey } from "./api.js"
 import { ContraryError, groupOf, tellContrary } from "./binding.js"
-import { hex, sha256 } from "./bytes.js"
+import { hex, same, sha256 } from "./bytes.js"
+import type { CommitChange } from "./changes.js"
 import { type Clock, systemClock } from "./clock.js"
 import type { Core, Envelope } from "./core.js"
 import { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
@@ -192,6 +193,7 @@ export class Client {
   private readonly resets: Resets
   private readonly own: OwnDevices
   private leaving: Promise<void> | undefined
+  private removed = false // whether the app has heard that another device has removed this one
 
   private constructor(
     private readonly core: Core,
@@ -217,7 +219,7 @@ export class Client {
   ) {
     this.own = new OwnDevices(core, log, outbox, accounts, closing.signal, {
       list: () => this.list(),
-      join: (convo) => this.joinIfInvited(convo, async () => (await log.thread(convo)) !== undefined),
+      join: (convo) => this.joinIfInvited(convo, async () => isPresent(await log.thread(convo))),
       entered: (convo) => this.entered(convo),
       later: (done) => this.later(done),
     })
@@ -260,6 +262,7 @@ export class Client {
       onItems(convo, items) {
         events.onItems?.(convo, items)
         client?.later(history?.heard(convo, items) ?? Promise.resolve())
+        if (items.some(({ change }) => change?.devices.some(isOwnLeft))) client?.later(client.listAgain())
       },
       alongside: async (convo, items, changes) => history?.alongside(convo, items, changes),
       onGroup: (convo) => members.changed(convo),
@@ -271,6 +274,8 @@ export class Client {
     })
     const writer = new ClientWriter({ ...core, log, members, externalCommits: new ExternalCommits(core, closing.signal) })
     let client: Client | undefined
+    const isOwnLeft: (one: CommitChange["devices"][number]) => boolean =
+      ({ change, key }) => change === "left" && same(key, library.signatureKey)
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
     const onMoved = (queue: string, next: string) => client?.moved(lockOf(queue) as ConvoId, next as ConvoId)
     const outbox = await Outbox.open({
@@ -836,13 +841,20 @@ export class Client {
     return this.listed
   }
 
+  // listAgain asks the account about this device, which a commit has removed: its record can be gone.
+  private listAgain(): Promise<void> {
+    this.listed = undefined
+    return this.list()
+  }
+
   private async listNow(): Promise<void> {
     const { mls: library, store, did } = this.core
     if (await this.own.isSigningOut()) throw new SignedOutError("this device is signing out")
     const before = await store.read(names.listed)
     try {
       if (before !== undefined && !(await this.accounts.lists(did, library.signatureKey, this.closing.signal))) {
-        this.events.onSignedOut?.("removed")
+        if (!this.removed) this.events.onSignedOut?.("removed")
+        this.removed = true
         throw new SignedOutError("the account does not list this device any more")
       }
       await this.accounts.list({ key: library.signatureKey, cipherSuite: library.cipherSuite, ...(this.deviceName !== undefined && { name: this.deviceName }) })
@@ -1118,10 +1130,12 @@ export class Client {
     this.later(this.recovery.start(convo))
   }
 
-  // later tells the app if a step fails that nobody waits for. To be no member any more is no failure.
+  // later tells the app if a step fails that nobody waits for. To be no member any more is no failure, and of a
+  // device that is signed out the app hears by onSignedOut.
   private later(done: Promise<void>): void {
     done.catch((err: unknown) => {
-      if (!this.closing.signal.aborted && errorName(err) !== "NotMember") this.events.onFailure?.(err)
+      const isFailure = errorName(err) !== "NotMember" && !(err instanceof SignedOutError)
+      if (!this.closing.signal.aborted && isFailure) this.events.onFailure?.(err)
     })
   }
 
@@ -1163,6 +1177,10 @@ function harmless(events: ClientEvents): ClientEvents {
 
 function of({ convoId }: { readonly convoId: string }): ConvoId {
   return convoId as ConvoId
+}
+
+function isPresent(thread: Thread | undefined): boolean {
+  return thread !== undefined && !thread.left
 }
 
 function isLost(err: unknown): boolean {

@@ -84,34 +84,45 @@ export class OwnDevices {
 
   // Entering
 
-  /** Enters the convos of this person at its own service that this device is not in, one after the other. */
+  /**
+   * Enters the convos of this person at its own service that this device is not in, one after the other; also those
+   * that it was removed from, if its account still lists it.
+   */
   async enterAll(): Promise<void> {
+    await this.handler.list()
     for (let cursor: string | undefined; ; ) {
       const page = await this.core.api.query(mls.getConvos.main, { requests: false, ...(cursor !== undefined && { cursor }) })
-      for (const { id, closedAt } of page.conversations) if (closedAt === undefined) await this.enter(id as ConvoId)
+      for (const { id, closedAt } of page.conversations) {
+        if (closedAt !== undefined) continue
+        await this.enter(id as ConvoId, true).catch((err: unknown) => this.handler.later(Promise.reject(err)))
+      }
       cursor = page.cursor
       if (cursor === undefined) return
     }
   }
 
   /**
-   * Enters a convo of this person after a random wait, unless this device is or was in it: with its Welcome, or
-   * else by an external commit, if another listed device of the person is in the group.
+   * Enters a convo of this person after a random wait: with its Welcome, or else by an external commit, if another
+   * listed device of the person is in the group.
+   *
+   * @param again set to enter a convo too that this device was removed from
    */
-  enter(convo: ConvoId): Promise<void> {
+  enter(convo: ConvoId, again = false): Promise<void> {
     return once(this.entering, convo, async () => {
-      if (await this.isIn(convo)) return
+      if (await this.isIn(convo, again)) return
       await this.turns.run("", async () => {
         await this.core.clock.sleep(this.core.clock.random() * mostWait, this.signal)
-        if (this.signal.aborted || (await this.isIn(convo))) return
+        if (this.signal.aborted || (await this.isIn(convo, again))) return
         await this.handler.join(convo)
-        if (!(await this.isIn(convo))) await this.enterByItself(convo)
+        if (!(await this.isIn(convo, again))) await this.enterByItself(convo)
       })
     })
   }
 
-  private async isIn(convo: ConvoId): Promise<boolean> {
-    return this.core.services.of(convo) !== undefined || (await this.log.thread(convo)) !== undefined
+  private async isIn(convo: ConvoId, again: boolean): Promise<boolean> {
+    if (this.core.services.of(convo) !== undefined) return true // another service's convos are entered by invitation
+    const thread = await this.log.thread(convo)
+    return thread !== undefined && !(again && thread.left)
   }
 
   private async enterByItself(convo: ConvoId): Promise<void> {

@@ -5,11 +5,14 @@ import { test } from "node:test"
 import type { Client } from "../src/client.js"
 import type { Clock } from "../src/clock.js"
 import { ContraryError } from "../src/binding.js"
-import { OwnDeviceError, SignedOutError } from "../src/errors.js"
+import { hex } from "../src/bytes.js"
+import { errorName, OwnDeviceError, SignedOutError, XrpcError } from "../src/errors.js"
 import type { ConvoId, Did } from "../src/ids.js"
 import { didOf } from "../src/mls.js"
 import { MemoryStore } from "../src/store.js"
-import { needsServer, newAccounts } from "./support/dev.js"
+import type { Transport } from "../src/transport.js"
+import * as mls from "#lexicons"
+import { needsServer, newAccounts, transportOf } from "./support/dev.js"
 import { accountsOf } from "./support/everyone.js"
 import { joined, open } from "./support/heard.js"
 import { KillingStore } from "./support/killing.js"
@@ -125,6 +128,55 @@ test("D5: a dead device is removed everywhere", long, async () => {
   await Promise.all([alice, bob, again].map(({ client }) => client.close()))
 })
 
+test("a removed device that is switched on hears of it, and does not come back", long, async () => {
+  const [a] = await newAccounts(1)
+  assert.ok(a)
+  const alice = await open(a)
+  const convo = await alice.client.createConvo([])
+  const tablet = await open(a)
+  tablet.client.listen()
+  await tablet.heard.until("onJoined", joined(convo))
+  await alice.client.sync(convo)
+  await alice.client.removeDevice(await tablet.client.deviceId())
+  assert.deepEqual(await tablet.heard.until("onSignedOut"), ["removed"])
+  await assert.rejects(tablet.client.rejoin(convo), SignedOutError)
+  await tablet.client.signOut()
+  assert.deepEqual(await tablet.store.list(""), [])
+  await alice.client.sync(convo)
+  assert.equal(await leavesOf(alice.client, convo, a), 1)
+  await alice.client.close()
+})
+
+test("a listed device that was taken out of a group enters it again at its next start, whatever other convos do", long, async () => {
+  const [a] = await newAccounts(1)
+  assert.ok(a)
+  const alice = await open(a)
+  const convo = await alice.client.createConvo([])
+  const tablet = await open(a)
+  tablet.client.listen()
+  await tablet.heard.until("onJoined", joined(convo))
+  const [key] = (await tablet.client.group(convo)).members.map(({ signatureKey }) => signatureKey).reverse()
+  await alice.client.sync(convo)
+  await (await alice.client.outbox.add(convo, "remove", { did: a, device: hex(key ?? bytesOf("")) })).settled
+  await tablet.heard.until("onDevice", left(a))
+  await tablet.client.close()
+  const bad = await alice.client.createConvo([]) // the newest: it comes first
+  const transport = transportOf(a)
+  const failing: Transport = {
+    call: async (call) => {
+      if (call.method === mls.getGroupInfo.main.nsid && call.params?.get("convoId") === bad) throw new XrpcError(404, "GroupInfoNotFound", "there is none")
+      return transport.call(call)
+    },
+  }
+  const again = await open(a, { transport: failing }, tablet.store)
+  await again.client.syncAll()
+  await again.heard.until("onFailure", (err) => errorName(err) === "GroupInfoNotFound")
+  await again.heard.until("onJoined", joined(convo))
+  await alice.client.sync(convo)
+  assert.equal(await leavesOf(alice.client, convo, a), 2)
+  await Promise.all([alice, again].map(({ client }) => client.close()))
+})
+
 test("the removal of a device survives a crash at each write", long, async () => {
   const [a] = await newAccounts(1)
   assert.ok(a)
@@ -173,6 +225,35 @@ test("signing out empties the store, and the person's other device removes the l
   await alice.heard.until("onDevice", left(a))
   assert.equal(await leavesOf(alice.client, convo, a), 1)
   assert.equal((await alice.client.devices()).length, 1)
+  await alice.client.close()
+})
+
+test("a sign-out survives a crash at each write", long, async () => {
+  const [a] = await newAccounts(1)
+  assert.ok(a)
+  const alice = await open(a)
+  const convo = await alice.client.createConvo([])
+  alice.client.listen()
+  for (let kill = 0, done = false; !done; kill++) {
+    const store = new MemoryStore()
+    const tablet = await open(a, {}, store)
+    tablet.client.listen()
+    await tablet.heard.until("onJoined", joined(convo))
+    await tablet.client.close()
+    let die = () => {}
+    const died = new Promise<boolean>((resolve) => (die = () => resolve(false)))
+    const mortal = new KillingStore(store, Number.POSITIVE_INFINITY, false, () => die())
+    const dying = await open(a, {}, mortal)
+    mortal.killAfter(kill)
+    done = await Promise.race([died, dying.client.signOut().then(() => !mortal.killed, () => false)])
+    await dying.client.close()
+    if ((await store.list("signing-out")).length > 0) {
+      const next = await open(a, {}, store)
+      assert.deepEqual(await next.heard.until("onSignedOut"), ["done"])
+    } else if (!done) await (await open(a, {}, store)).client.signOut()
+    assert.deepEqual(await store.list(""), [], `killed at write ${kill}`)
+    assert.equal((await accountsOf(a).keys(a)).length, 1)
+  }
   await alice.client.close()
 })
 
