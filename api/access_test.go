@@ -102,7 +102,8 @@ func TestOutsidersLearnNothing(t *testing.T) {
 	}
 }
 
-// A member that was removed or has left reads and writes nothing any more.
+// A member that was removed or has left reads what was written before, and nothing from after it. It writes nothing
+// any more.
 func TestRemovedMemberReadsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -120,6 +121,10 @@ func TestRemovedMemberReadsNothing(t *testing.T) {
 				}
 				continue
 			}
+			if name == "getMessages" {
+				checkReadsUntilItLeft(t, u, c, read[mlsapi.GetMessagesOutput](t, a.ok()))
+				continue
+			}
 			a.fails(http.StatusForbidden, mlsapi.ErrNotMember)
 		}
 		if page := read[mlsapi.GetConvosOutput](t, u.get(mlsapi.NSIDGetConvos).ok()); len(page.Conversations) != 0 {
@@ -131,6 +136,18 @@ func TestRemovedMemberReadsNothing(t *testing.T) {
 	if len(page.Messages) != 1 || page.Messages[0].Epoch != c.epoch-1 || *page.Messages[0].MessageType != "commit" {
 		t.Fatalf("once he is back in epoch %d, bob reads %+v", c.epoch, page.Messages)
 	}
+}
+
+// checkReadsUntilItLeft checks a former member's page of a log with one message, then a removal, and more.
+func checkReadsUntilItLeft(t *testing.T, u *user, c *convo, page mlsapi.GetMessagesOutput) {
+	t.Helper()
+	if len(page.Messages) != 2 || page.Cursor != nil || *page.LastSeq != page.Messages[1].Seq ||
+		*page.Messages[1].MessageType != "commit" {
+		t.Fatalf("a former member reads %+v", page)
+	}
+	last := page.Messages[1].ID
+	u.get(mlsapi.NSIDGetMessages, "convoId", c.id, "messageType", "all", "sinceMessage", last).
+		fails(http.StatusForbidden, mlsapi.ErrNotMember)
 }
 
 // Which member can remove which other.

@@ -54,7 +54,7 @@ type Page struct {
 
 // End says where a page ended.
 type End struct {
-	LastSeq int64 // last seq of the whole log, when the page was read
+	LastSeq int64 // last seq of the whole log, when the page was read; for a former member, when it left
 	More    bool  // there is more to read after the page
 }
 
@@ -76,7 +76,8 @@ var (
 // must not be the first. After an error, drop what yield got.
 //
 // Errors: ErrConvoNotFound for readers who were never members, and for convos that do not exist;
-// ErrNotMember for former members; ErrInvalidCursor; the errors of p.Large.
+// ErrNotMember for former members who have read all that was written before they left;
+// ErrInvalidCursor; the errors of p.Large.
 func Read(ctx context.Context, q pgpool.Queryer, p Page, yield func(*Message) bool) (end End, err error) {
 	r := reading{Page: p, yield: yield, upTo: math.MaxInt64, seqs: seqsOf(p.ConvoID), senders: map[string]syntax.DID{}}
 	if p.Behind != nil {
@@ -169,7 +170,6 @@ func (r *reading) read(rows pgx.Rows, err error) (cut bool, _ error) {
 		more         bool
 	)
 	to := []any{nil, nil, nil, &m.Seq, &kind, &sender, &m.Epoch, &body, &m.EmbedType, &m.EmbedURI, &m.CreatedAt, &more}
-	const seqColumn = 3
 	for next := rows.RawValues()[seqColumn] != nil; next; next = rows.Next() {
 		if err := rows.Scan(to...); err != nil {
 			return false, err
@@ -194,6 +194,9 @@ func (r *reading) read(rows pgx.Rows, err error) (cut bool, _ error) {
 	return false, rows.Err()
 }
 
+// seqColumn is the first column of a page's rows that belongs to a message. It is NULL in a row without one.
+const seqColumn = 3
+
 // admit checks the reader and the cursor. The message of the cursor may have expired, but its id
 // still gives its seq.
 func (r *reading) admit(rows pgx.Rows) error {
@@ -207,19 +210,23 @@ func (r *reading) admit(rows pgx.Rows) error {
 	if err := rows.Scan(to...); err != nil {
 		return err
 	}
+	invalid := ErrInvalidCursor
 	if left {
-		return ErrNotMember
+		invalid = ErrNotMember
+		if r.n == 0 && rows.RawValues()[seqColumn] == nil {
+			return ErrNotMember
+		}
 	}
 	if r.Behind != nil {
 		if r.cursor < 1 || r.cursor > last {
-			return ErrInvalidCursor
+			return invalid
 		}
 		at := timeOf(*r.Behind) // the log is dense, so a message that is missing has expired
 		if cursorAt != nil {
 			at = *cursorAt
 		}
 		if r.seqs.id(r.cursor, at) != *r.Behind {
-			return ErrInvalidCursor
+			return invalid
 		}
 	}
 	r.LastSeq = min(last, r.upTo)

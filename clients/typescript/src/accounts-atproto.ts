@@ -99,12 +99,16 @@ export class AtprotoAccounts implements Accounts {
     return device !== undefined && same(device.signatureKey, key)
   }
 
+  async keys(did: Did, signal?: AbortSignal): Promise<Uint8Array[]> {
+    return (await this.devices(did, signal)).map(({ key }) => key)
+  }
+
   /**
    * Each key is proven as in `lists`. That no device is missing is only the PDS's word: a proof of the whole
    * collection would be the whole repository, which can have hundreds of megabytes. People have few devices.
    */
-  async keys(did: Did, signal?: AbortSignal): Promise<Uint8Array[]> {
-    return this.question(did, "keys", signal, async (late) => {
+  async devices(did: Did, signal?: AbortSignal): Promise<ListedDevice[]> {
+    return this.question(did, "devices", signal, async (late) => {
       const account = await this.account(did, fiveMinutes)
       const names = await this.names(account, late)
       const devices: (Device | undefined)[] = []
@@ -112,7 +116,7 @@ export class AtprotoAccounts implements Accounts {
         const some = names.slice(devices.length, devices.length + parallelProofs)
         devices.push(...(await Promise.all(some.map((name) => this.device(account, name, late)))))
       }
-      return devices.filter((device) => device !== undefined).map(({ signatureKey }) => signatureKey)
+      return devices.filter((device) => device !== undefined).map(({ signatureKey: key, cipherSuite, name }) => ({ key, cipherSuite, ...(name !== undefined && { name }) }))
     })
   }
 

@@ -19,6 +19,12 @@ export interface Accounts {
    */
   keys(did: Did, signal?: AbortSignal): Promise<Uint8Array[]>
   /**
+   * All devices that an account lists, in the same order.
+   *
+   * @throws AccountAwayError
+   */
+  devices(did: Did, signal?: AbortSignal): Promise<ListedDevice[]>
+  /**
    * Whether an account has ended for good: it was deleted at its PDS, or its DID is a tombstone. An account that
    * is deactivated or suspended can come back: it has not ended. `lists` and `keys` say nothing about an account
    * that has ended.
@@ -100,8 +106,11 @@ export class MemoryAccounts implements Accounts {
   }
 
   async keys(did: Did): Promise<Uint8Array[]> {
-    const devices = [...this.reach(did).devices].sort(([a], [b]) => (a < b ? -1 : 1))
-    return devices.map(([, { key }]) => key)
+    return (await this.devices(did)).map(({ key }) => key)
+  }
+
+  async devices(did: Did): Promise<ListedDevice[]> {
+    return [...this.reach(did).devices].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, device]) => device)
   }
 
   async hasEnded(did: Did): Promise<boolean> {

@@ -93,6 +93,21 @@ export async function mustSucceed(core: Core, before: Thread, offered: Offered):
   return people
 }
 
+/**
+ * Checks that another device of this person is in a group: one that its account lists.
+ *
+ * @throws ContraryError
+ * @throws UnknownDeviceError if the account cannot be asked now
+ */
+export async function mustHaveOwn(core: Core, convo: ConvoId, { members }: Offered): Promise<void> {
+  const own = members.filter(({ identity, signatureKey }) => didOf(identity) === core.did && !same(signatureKey, core.mls.signatureKey))
+  const devices = await core.devices.judge(own)
+  if (devices.some(({ state }) => isKnown(state))) return
+  const waiting = devices.filter(({ state }) => state === "waiting")
+  if (waiting.length > 0) throw new UnknownDeviceError(waiting)
+  throw new ContraryError("groupInfo", `no listed device of this person is in the group of convo ${convo}`)
+}
+
 // mustList checks that the accounts of devices list them.
 async function mustList(core: Core, what: ContraryError["what"], where: string, members: Group["members"], before?: ConvoId): Promise<void> {
   const unknown = (await core.devices.judge(members)).filter(({ state }) => !isKnown(state))

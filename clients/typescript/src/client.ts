@@ -1,9 +1,10 @@
 // A device of a person: everything that an app does with a service.
 
-import type { Accounts } from "./accounts.js"
+import { AccountAwayError, type Accounts } from "./accounts.js"
 import { Api, withIdempotencyKey } from "./api.js"
 import { ContraryError, groupOf, tellContrary } from "./binding.js"
-import { hex, sha256 } from "./bytes.js"
+import { hex, same, sha256 } from "./bytes.js"
+import type { CommitChange } from "./changes.js"
 import { type Clock, systemClock } from "./clock.js"
 import type { Core, Envelope } from "./core.js"
 import { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
@@ -11,7 +12,8 @@ import { idLength, usualEnvelope } from "./envelope.js"
 import { type Dispute, Disputes, type Position } from "./disputes.js"
 import { Devices } from "./devices.js"
 import {
-  DiscardedError, errorName, isRefusal, NoAnswerError, OutOfStepError, StuckError, UnknownConvoError, verdictOf, XrpcError,
+  DiscardedError, errorName, isRefusal, NoAnswerError, OutOfStepError, SignedOutError, StuckError, UnknownConvoError,
+  verdictOf, XrpcError,
 } from "./errors.js"
 import { EventStream, type SignalEvent, type StreamEvent } from "./events.js"
 import type { OpenSocket } from "./events-socket.js"
@@ -29,10 +31,11 @@ import { type Doubt, Members } from "./members.js"
 import { didOf, type Group, type Mls } from "./mls.js"
 import { type DeviceNews, NewsQueue } from "./news.js"
 import { Outbox, type OutboxEvents } from "./outbox.js"
+import { type OwnDevice, OwnDevices } from "./own-devices.js"
 import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
 import { Resets } from "./resets.js"
-import { type Changes, get, getAll, naming, type Store } from "./store.js"
+import { type Changes, EndableStore, get, getAll, naming, type Store } from "./store.js"
 import { type Elsewhere, type Invitation, type OtherServices, Services } from "./services.js"
 import { type PdsAgent, textOf, type Transport } from "./transport.js"
 import { type MemberCursor, Signals } from "./signals.js"
@@ -100,6 +103,12 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    * device that would have been added to a new one.
    */
   onDevice?(convo: ConvoId | undefined, device: DeviceNews): void
+  /**
+   * This device has signed out, and its store is empty; or its account does not list it any more, because another
+   * device of the person has removed it (`removed`): it enters no convo, and nobody encrypts for it. Then ask the
+   * person, and call {@link Client.signOut}.
+   */
+  onSignedOut?(why: "done" | "removed"): void
   /** The event stream is connected. */
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
@@ -135,6 +144,11 @@ export interface ClientOptions {
   readonly envelope?: Envelope
   /** Makes a WebSocket, where the platform has none and the transport passes no streams on. */
   readonly openSocket?: OpenSocket
+  /**
+   * False to let this device not enter the convos of its person by itself. By default it does, once it is listed
+   * and {@link Client.listen} or {@link Client.syncAll} was called.
+   */
+  readonly admitOwnDevices?: boolean
   /** How many one-time KeyPackages a full stock has, at most 99. */
   readonly fullStock?: number
   readonly clock?: Clock
@@ -177,6 +191,9 @@ export class Client {
   private readonly signals: Signals
   private readonly disputes: Disputes
   private readonly resets: Resets
+  private readonly own: OwnDevices
+  private leaving: Promise<void> | undefined
+  private removed = false // whether the app has heard that another device has removed this one
 
   private constructor(
     private readonly core: Core,
@@ -197,7 +214,15 @@ export class Client {
     readonly logChecks: LogChecks | undefined,
     /** Messages from before this device joined: docs/clients/HISTORY.md. */
     readonly history: History,
+    private readonly records: EndableStore,
+    private readonly admitsOwn: boolean,
   ) {
+    this.own = new OwnDevices(core, log, outbox, accounts, closing.signal, {
+      list: () => this.list(),
+      join: (convo) => this.joinIfInvited(convo, async () => isPresent(await log.thread(convo))),
+      entered: (convo) => this.entered(convo),
+      later: (done) => this.later(done),
+    })
     this.signals = new Signals(core)
     this.disputes = new Disputes(core, log, outbox, closing.signal, {
       onDispute: (convo, dispute) => events.onDispute?.(convo, dispute),
@@ -216,7 +241,7 @@ export class Client {
   static async open(options: ClientOptions): Promise<Client> {
     const { did, transport, mls: library, clock = systemClock, envelope = usualEnvelope } = options
     asDid(did)
-    const store = naming(options.store)
+    const store = new EndableStore(naming(options.store))
     const events = harmless(options.events ?? {})
     const closing = new AbortController()
     const locks = new Locks()
@@ -237,6 +262,7 @@ export class Client {
       onItems(convo, items) {
         events.onItems?.(convo, items)
         client?.later(history?.heard(convo, items) ?? Promise.resolve())
+        if (items.some(({ change }) => change?.devices.some(isOwnLeft))) client?.later(client.listAgain())
       },
       alongside: async (convo, items, changes) => history?.alongside(convo, items, changes),
       onGroup: (convo) => members.changed(convo),
@@ -248,6 +274,8 @@ export class Client {
     })
     const writer = new ClientWriter({ ...core, log, members, externalCommits: new ExternalCommits(core, closing.signal) })
     let client: Client | undefined
+    const isOwnLeft: (one: CommitChange["devices"][number]) => boolean =
+      ({ change, key }) => change === "left" && same(key, library.signatureKey)
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
     const onMoved = (queue: string, next: string) => client?.moved(lockOf(queue) as ConvoId, next as ConvoId)
     const outbox = await Outbox.open({
@@ -261,18 +289,19 @@ export class Client {
       new KeyPackageStock(core, outbox, options.fullStock), events, options.openSocket, closing,
       members, options.accounts, options.deviceName, decide, options.logChecks?.(core, {
         onFinding: (convo, finding) => events.onFinding?.(convo as ConvoId, finding), onFailure: (err) => events.onFailure?.(err),
-      }), history)
+      }), history, store, options.admitOwnDevices ?? true)
     await client.begin()
     return client
   }
 
   private async begin(): Promise<void> {
     await this.core.news.deliver()
-    this.later(this.list())
     this.outbox.resume()
+    if (await this.own.isSigningOut()) return this.later(this.signOut())
+    this.later(this.list())
+    await this.own.resume()
     const threads = await this.convos()
-    const present = threads.filter(({ left, successor }) => !left && successor === undefined)
-    this.later(this.members.begin(present.map(({ convoId }) => convoId)))
+    this.later(this.members.begin())
     await this.history.resume(threads.map(({ convoId }) => convoId))
     for (const thread of threads) {
       if (thread.successor !== undefined) continue
@@ -389,8 +418,19 @@ export class Client {
   async rejoin(convo: ConvoId): Promise<void> {
     await this.list()
     await this.write(rejoinQueue(convo), "rejoin", { convoId: convo })
+    await this.settle(convo)
+  }
+
+  // settle judges the members of a convo that this device has entered, and reads it.
+  private async settle(convo: ConvoId): Promise<void> {
     this.members.changed(convo)
     await this.sync(convo)
+  }
+
+  // entered tells the app that this device is in a convo of its person.
+  private async entered(convo: ConvoId): Promise<void> {
+    this.events.onJoined?.(convo)
+    await this.settle(convo)
   }
 
   /**
@@ -488,6 +528,7 @@ export class Client {
 
   private async syncAt(service: Did | undefined): Promise<void> {
     await this.joinAll(service)
+    if (service === undefined && this.admitsOwn) this.later(this.own.enterAll())
     for (const thread of await this.convos()) {
       if (this.core.services.of(thread.convoId) !== service) continue
       if (!thread.left && thread.successor === undefined) await this.syncUnlessGone(thread.convoId)
@@ -559,9 +600,7 @@ export class Client {
       if (!(err instanceof WelcomeLostError)) throw err
       await this.comeBack(convo, err)
     }
-    this.events.onJoined?.(convo)
-    this.members.changed(convo)
-    await this.sync(convo)
+    await this.entered(convo)
   }
 
   // readIfIn reads the log of a group that this device has: a commit can have removed the device from it.
@@ -802,25 +841,68 @@ export class Client {
     return this.listed
   }
 
+  // listAgain asks the account about this device, which a commit has removed: its record can be gone.
+  private listAgain(): Promise<void> {
+    this.listed = undefined
+    return this.list()
+  }
+
   private async listNow(): Promise<void> {
-    const { mls: library, store } = this.core
+    const { mls: library, store, did } = this.core
+    if (await this.own.isSigningOut()) throw new SignedOutError("this device is signing out")
     const before = await store.read(names.listed)
     try {
+      if (before !== undefined && !(await this.accounts.lists(did, library.signatureKey, this.closing.signal))) {
+        if (!this.removed) this.events.onSignedOut?.("removed")
+        this.removed = true
+        throw new SignedOutError("the account does not list this device any more")
+      }
       await this.accounts.list({ key: library.signatureKey, cipherSuite: library.cipherSuite, ...(this.deviceName !== undefined && { name: this.deviceName }) })
       if (before === undefined) await store.write(new Map([[names.listed, new Uint8Array()]]))
     } catch (err) {
-      if (before === undefined || !(err instanceof NoAnswerError)) throw err
+      if (before === undefined || !(err instanceof NoAnswerError || err instanceof AccountAwayError)) throw err
     }
   }
 
   /**
-   * Takes this device out of the person's account, and its KeyPackages from the services: nobody encrypts for
-   * it any more, and another device of the person, or who may remove people, takes it out of the groups.
-   * Close the client after it, and delete the store.
+   * The devices of this person: those that its account lists, those that have KeyPackages at its own service, and
+   * those with a leaf in a convo of this device.
+   *
+   * @throws AccountAwayError
    */
-  async signOut(): Promise<void> {
-    await this.accounts.unlist(this.core.mls.signatureKey)
-    for (const service of [undefined, ...this.core.services.leaving]) await this.stock.withdrawAt(this.core.services.at(service))
+  devices(): Promise<OwnDevice[]> {
+    return this.own.list()
+  }
+
+  /**
+   * Removes another device of this person: its record, its leaves in all convos of this device, its KeyPackages,
+   * push targets and sessions. When it returns, all is done. A later life of the client goes on with it, and it
+   * can be repeated.
+   *
+   * @throws OwnDeviceError if it is this device: {@link Client.signOut}
+   */
+  removeDevice(deviceId: string): Promise<void> {
+    return this.own.remove(deviceId)
+  }
+
+  /**
+   * Signs this device out: the same as {@link Client.removeDevice} for itself. Then the client is closed, and its
+   * store is empty. What waits in the outbox is lost. Other devices of the person commit that its leaves go, or
+   * other members do; with the last device its person leaves all convos. A later life of the client goes on with it.
+   */
+  signOut(): Promise<void> {
+    this.leaving ??= this.signOutNow().catch((err: unknown) => {
+      this.leaving = undefined
+      throw err
+    })
+    return this.leaving
+  }
+
+  private async signOutNow(): Promise<void> {
+    await this.own.signOut()
+    await this.close()
+    await this.records.end()
+    this.events.onSignedOut?.("done")
   }
 
   /**
@@ -899,6 +981,7 @@ export class Client {
 
   private async onEvent(event: StreamEvent, service: Did | undefined): Promise<void> {
     if (!this.mayTell(event, service)) return
+    await this.enterOwn(event)
     switch (event.type) {
       case "messageEvent":
         await this.reach(of(event.body.message), event.body.message.seq)
@@ -931,6 +1014,14 @@ export class Client {
         break
     }
     this.events.onEvent?.(event)
+  }
+
+  // enterOwn lets this device enter a convo of its person that another device has made, or was added to.
+  private async enterOwn({ type, body }: StreamEvent): Promise<void> {
+    const says = type === "messageEvent" || type === "commitEvent" || (type === "membershipEvent" && body.change === "joined")
+    if (!says || !this.admitsOwn || body.request) return
+    const convo = of(type === "messageEvent" ? body.message : body)
+    if ((await this.log.thread(convo)) === undefined) this.later(this.own.enter(convo))
   }
 
   // mayTell reports whether a service speaks of what is its own: of its convos, and the person's own
@@ -983,7 +1074,7 @@ export class Client {
   // reach reads a convo's log, if it is not read up to a seq yet.
   private async reach(convo: ConvoId, seq: number): Promise<void> {
     const thread = await this.log.thread(convo)
-    if (thread !== undefined && thread.cursor < seq) await this.syncUnlessGone(convo)
+    if (thread !== undefined && !thread.left && thread.cursor < seq) await this.syncUnlessGone(convo)
   }
 
   private async onMembership(convo: ConvoId, did: string, commitNeeded: boolean): Promise<void> {
@@ -1039,10 +1130,12 @@ export class Client {
     this.later(this.recovery.start(convo))
   }
 
-  // later tells the app if a step fails that nobody waits for. To be no member any more is no failure.
+  // later tells the app if a step fails that nobody waits for. To be no member any more is no failure, and of a
+  // device that is signed out the app hears by onSignedOut.
   private later(done: Promise<void>): void {
     done.catch((err: unknown) => {
-      if (!this.closing.signal.aborted && errorName(err) !== "NotMember") this.events.onFailure?.(err)
+      const isFailure = errorName(err) !== "NotMember" && !(err instanceof SignedOutError)
+      if (!this.closing.signal.aborted && isFailure) this.events.onFailure?.(err)
     })
   }
 
@@ -1084,6 +1177,10 @@ function harmless(events: ClientEvents): ClientEvents {
 
 function of({ convoId }: { readonly convoId: string }): ConvoId {
   return convoId as ConvoId
+}
+
+function isPresent(thread: Thread | undefined): boolean {
+  return thread !== undefined && !thread.left
 }
 
 function isLost(err: unknown): boolean {

@@ -78,6 +78,12 @@ export class Devices {
     return known ?? { did: did as Did, key: signatureKey, state: own ? "listed" : "waiting", askedAt: 0 }
   }
 
+  /** Until when all answers about a group's devices are fresh, in milliseconds of Unix time. */
+  freshUntil(group: Group): number {
+    const asked = group.members.map((leaf) => this.of(leaf)).filter(({ state, key }) => state === "listed" && !same(key, this.parts.mls.signatureKey))
+    return Math.min(...asked.map(({ askedAt }) => askedAt + freshFor))
+  }
+
   /** The devices of a group for which nothing may be encrypted. */
   unknownIn(group: Group, thread: Thread): Device[] {
     const devices = group.members.map((leaf) => this.of(leaf))
@@ -125,6 +131,15 @@ export class Devices {
   /** Uses a device as if its account listed it. */
   async accept(leaf: Leaf): Promise<void> {
     await this.save({ ...this.of(leaf), state: "accepted" })
+  }
+
+  /** This person has taken a device's record away. */
+  async gone(leaf: Leaf): Promise<void> {
+    const changes: Changes = new Map()
+    const device: Device = { ...this.of(leaf), state: "unlisted", askedAt: this.parts.clock.now() }
+    put(changes, names.knownDevice(device.did, hex(device.key)), device)
+    await this.parts.store.write(changes)
+    this.known.set(nameOf(device.did, device.key), device)
   }
 
   private async save(device: Device): Promise<Device> {

@@ -56,6 +56,18 @@ export class SealError extends Error {
   override readonly name: string = "SealError"
 }
 
+/** A call that is not for devices of this person, or not for this device: the text says which one is. */
+export class OwnDeviceError extends Error {
+  override readonly name = "OwnDeviceError"
+  readonly code = "OwnDevice"
+}
+
+/** This device has signed out, or another device of the person has taken it out of the account. */
+export class SignedOutError extends Error {
+  override readonly name = "SignedOutError"
+  readonly code = "SignedOut"
+}
+
 /** The app has discarded a write that was not accepted yet. */
 export class DiscardedError extends Error {
   override readonly name = "DiscardedError"

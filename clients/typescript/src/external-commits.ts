@@ -1,7 +1,7 @@
 // External commits, by which a device enters a group again. A stuck device follows steps 2 to 4 of
 // docs/clients/DISPUTES.md.
 
-import { ContraryError, mustFit } from "./binding.js"
+import { ContraryError, mustFit, mustHaveOwn } from "./binding.js"
 import type { Core } from "./core.js"
 import { UnknownDeviceError } from "./devices.js"
 import { errorName, XrpcError } from "./errors.js"
@@ -42,13 +42,14 @@ export class ExternalCommits {
    * Makes an external commit, with the server's GroupInfo. A stuck device waits until that is one that
    * it can use, and that another member than the committer has signed.
    *
+   * @param own set if the device is new in the convo, and another listed device of its person must be in the group
    * @throws XrpcError `InvalidGroupInfo` if MLS refuses the GroupInfo, and the device is not stuck
    * @throws ContraryError if it is not of the convo's group, and the device is not stuck
    */
-  async stage(convoId: ConvoId): Promise<Staged> {
+  async stage(convoId: ConvoId, own = false): Promise<Staged> {
     for (;;) {
       const thread = await get<Thread>(this.core.store, names.thread(convoId))
-      if (thread === undefined || !isStuck(thread)) return this.join(convoId, await this.groupInfo(convoId))
+      if (thread === undefined || !isStuck(thread)) return this.join(convoId, await this.groupInfo(convoId), own)
       const staged = await this.attempt(thread)
       if (staged !== undefined) return staged
     }
@@ -96,9 +97,11 @@ export class ExternalCommits {
     return (await this.core.api.query(mls.getGroupInfo.main, { convoId })).groupInfo
   }
 
-  private async join(convoId: ConvoId, groupInfo: Uint8Array): Promise<Staged> {
+  private async join(convoId: ConvoId, groupInfo: Uint8Array, own = false): Promise<Staged> {
     try {
-      await mustFit(this.core, "groupInfo", convoId, this.core.mls.infoOf(groupInfo))
+      const offered = this.core.mls.infoOf(groupInfo)
+      await mustFit(this.core, "groupInfo", convoId, offered)
+      if (own) await mustHaveOwn(this.core, convoId, offered)
       return await this.core.mls.joinExternal(groupInfo)
     } catch (err) {
       if (err instanceof ContraryError || err instanceof UnknownDeviceError) throw err

@@ -10,16 +10,18 @@ export { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
 export {
   type History, type HistoryBundle, HistoryError, type HistoryEvents, type HistoryRequest, type ImportedItem, isHistory,
 } from "./history.js"
+export type { CommitChange, DeviceOf } from "./changes.js"
 export type { Dispute } from "./disputes.js"
 export { ContraryError } from "./binding.js"
 export { type Device, UnknownDeviceError } from "./devices.js"
+export type { OwnDevice } from "./own-devices.js"
 export type { Doubt } from "./members.js"
 export type { DeviceNews } from "./news.js"
 export { type Clock, systemClock } from "./clock.js"
 export { CodeError, type CodeProblem, formatDigits } from "./digits.js"
 export {
-  DiscardedError, errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, SealError, StoreError, StuckError,
-  UnknownConvoError, type Verdict, verdictOf, XrpcError,
+  DiscardedError, errorName, NoAnswerError, OutOfStepError, OwnDeviceError, retryTable, type Rule, SealError, SignedOutError,
+  StoreError, StuckError, UnknownConvoError, type Verdict, verdictOf, XrpcError,
 } from "./errors.js"
 export { Api, type Input, type Method, type Output, type Params, withIdempotencyKey } from "./api.js"
 export { type Call, DirectTransport, type Fetch, type PdsAgent, PdsTransport, type Transport } from "./transport.js"

@@ -3,6 +3,7 @@
 import { type Output } from "./api.js"
 import { hex, sha256 } from "./bytes.js"
 import { peopleIn } from "./binding.js"
+import { changeOf } from "./changes.js"
 import type { Core } from "./core.js"
 import { isKnown } from "./devices.js"
 import { errorName, OutOfStepError, StuckError, UnknownConvoError } from "./errors.js"
@@ -157,10 +158,10 @@ export class Log {
     const base = { seq, id, createdAt, sender, digest, own: false, state: "read" as const, ...(embedUri && { embedUri }) }
     if (entry.messageType === "reset") return { ...base, kind: "reset" }
     if (reading.pending?.digest === digest) {
-      this.follow(reading, reading.pending.state)
+      const change = await this.follow(reading, reading.pending.state, this.core.mls)
       reading.pending = undefined
       changes.set(names.pending(thread.convoId), undefined)
-      return this.named(reading, { ...base, kind: "commit", own: true }, this.core.did)
+      return this.named(reading, { ...base, kind: "commit", own: true, ...change }, this.core.did)
     }
     const own = await get<Own>(this.core.store, names.own(digest))
     if (own !== undefined) {
@@ -187,10 +188,10 @@ export class Log {
       if (kind === "commit") this.passPending(reading)
       const sender = didOf(got.sender?.identity ?? "") || base.sender
       if (got.external) this.askForInvitation(reading, mls.describe(reading.state), sender)
-      this.follow(reading, got.state)
+      const change = await this.follow(reading, got.state, got.sender)
       if (got.sender !== undefined) this.hear(reading, got.sender)
       if (kind === "proposal") this.hearLeaver(reading, got)
-      const item = this.named(reading, { ...base, kind }, sender)
+      const item = this.named(reading, { ...base, kind, ...(kind === "commit" && change) }, sender)
       return await this.readable(reading, item, got)
     } catch (err) {
       if (err instanceof OutOfStepError) throw err
@@ -201,18 +202,20 @@ export class Log {
     }
   }
 
-  // follow goes on with another state of the group, and notes who has come and gone.
-  private follow(reading: Reading, state: Uint8Array): void {
+  // follow goes on with another state of the group, and notes who has come and gone. It returns what has changed.
+  private async follow(reading: Reading, state: Uint8Array, by: Pick<Member, "identity" | "signatureKey"> | undefined): Promise<Pick<Item, "change">> {
     const { mls, news } = this.core
     const [before, after] = [mls.describe(reading.state), mls.describe(state)]
     reading.state = state
-    if (before.epoch === after.epoch && after.active) return
+    if (before.epoch === after.epoch && after.active) return {}
+    if (!after.active) reading.thread = { ...reading.thread, left: true }
     const { thread, changes } = reading
     const devices = changesOf(before, after)
     reading.moved ||= devices.length > 0
     const added = peopleIn(after).filter((did) => !peopleIn(before).includes(did))
     if (added.length > 0) reading.thread = { ...thread, silent: [...(thread.silent ?? []), ...added] }
     news.add(changes, ...devices.map((device): News => ({ convo: thread.convoId, device })))
+    return by === undefined ? {} : { change: await changeOf(before, after, by) }
   }
 
   // hear notes that a person who was added is in the group: it has written.

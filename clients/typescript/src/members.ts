@@ -11,7 +11,7 @@ import type { Log } from "./log.js"
 import { didOf, type Group } from "./mls.js"
 import type { DeviceNews, News } from "./news.js"
 import type { Outbox } from "./outbox.js"
-import { lockOf, mustRead, names, type Thread } from "./records.js"
+import { lockOf, mustRead, names, presentIn, type Thread } from "./records.js"
 import type { Changes } from "./store.js"
 import type { RemoveContent } from "./write-commits.js"
 
@@ -33,9 +33,12 @@ export interface MembersHandler {
   later(done: Promise<void>): void
 }
 
+/** So often the groups are looked at in which an answer can be old, in milliseconds. */
+const lookEvery = 3_600_000
+
 /** Judges who is in groups. Messages wait until everybody in their group is known. */
 export class Members {
-  private readonly clear = new Set<string>()
+  private readonly clear = new Map<string, number>() // until when everybody in a group is known
   private readonly versions = new Map<string, number>() // how often a group has changed: what was judged before is old
   private readonly removing = new Set<string>()
   private readonly settling = new Map<string, Promise<Device[]>>()
@@ -52,7 +55,7 @@ export class Members {
 
   /** Judges a group's devices before a message, unless they are known. */
   prepare(convo: string): Promise<void> | undefined {
-    if (this.clear.has(convo)) return undefined
+    if (this.isClear(convo)) return undefined
     return this.settle(convo as ConvoId).then(async () => {
       const [thread, group] = await this.read(convo)
       if (thread !== undefined && group?.active) this.core.devices.mustKnow(group, thread)
@@ -61,7 +64,7 @@ export class Members {
 
   /** Judges a group's devices, unless they are known. */
   async settled(convo: ConvoId): Promise<void> {
-    if (!this.clear.has(convo)) await this.settle(convo)
+    if (!this.isClear(convo)) await this.settle(convo)
   }
 
   /** A group has other members: judges them, and again until all are known or gone. */
@@ -71,13 +74,20 @@ export class Members {
     this.handler.later(this.watch(convo))
   }
 
-  /** Judges the groups of a start, one after the other. */
-  async begin(convos: readonly ConvoId[]): Promise<void> {
-    for (const convo of convos) {
-      if (this.signal.aborted) return
-      await this.settled(convo).catch((err: unknown) => this.handler.later(Promise.reject(err)))
-      if (!this.clear.has(convo)) this.handler.later(this.watch(convo))
+  /** Judges all groups, one after the other, and each hour those whose answers are old: a record can be deleted. */
+  async begin(): Promise<void> {
+    while (!this.signal.aborted) {
+      for (const { convoId } of await presentIn(this.core.store)) {
+        if (this.signal.aborted) return
+        await this.settled(convoId).catch((err: unknown) => this.handler.later(Promise.reject(err)))
+        if (!this.isClear(convoId)) this.handler.later(this.watch(convoId))
+      }
+      await this.core.clock.sleep(lookEvery, this.signal)
     }
+  }
+
+  private isClear(convo: string): boolean {
+    return this.core.clock.now() < (this.clear.get(convo) ?? 0)
   }
 
   private version(convo: string): number {
@@ -110,7 +120,7 @@ export class Members {
         if (!(await this.settleOne(thread, device))) unknown.push(device)
       }
       await this.core.locks.run(lockOf(convo), () => this.log.release(convo))
-      if (unknown.length === 0 && version === this.version(convo)) this.clear.add(convo)
+      if (unknown.length === 0 && version === this.version(convo)) this.clear.set(convo, this.core.devices.freshUntil(group))
       if (unknown.length === 0 || after.some(({ state }, i) => state !== before[i])) this.outbox().resume(convo)
       return unknown
     })
@@ -140,9 +150,11 @@ export class Members {
     })
   }
 
-  // removeLeavers commits the proposals by which members have removed their own leaves.
+  // removeLeavers commits the proposals by which members have removed their own leaves. If this device is one of
+  // those, its person leaves, and the others commit that.
   private async removeLeavers({ convoId, leaving = [] }: Thread, { members }: Group): Promise<void> {
-    const gone = members.filter(({ signatureKey, identity }) => leaving.includes(hex(signatureKey)) && didOf(identity) !== this.core.did)
+    if (leaving.includes(hex(this.core.mls.signatureKey))) return
+    const gone = members.filter(({ signatureKey }) => leaving.includes(hex(signatureKey)))
     for (const { identity, signatureKey } of gone) await this.remove(convoId, didOf(identity) as Did, signatureKey)
   }
 
@@ -184,7 +196,7 @@ export class Members {
 }
 
 /** What has become of the devices between two states of a group. */
-export function changesOf(before: Group, after: Group): DeviceNews[] {
+export function changesOf(before: Pick<Group, "members">, after: Pick<Group, "members">): DeviceNews[] {
   const key = ({ identity, signatureKey }: Group["members"][number]) => `${didOf(identity)} ${hex(signatureKey)}`
   const [were, are] = [new Set(before.members.map(key)), new Set(after.members.map(key))]
   const entered = after.members.filter((member) => !were.has(key(member)))

@@ -2,7 +2,8 @@
 //   - external_pub is the key without its length, where §12.4.3.2 has opaque<V>: see mls-ts-info.ts;
 //   - KeyPackages are valid for ever, where §7.2 wants a lifetime that applications accept;
 //   - P-256 signature keys are compressed, where §5.1.1 wants uncompressed ones;
-//   - valid trees are refused: see mls-ts-tree.ts.
+//   - valid trees are refused: see mls-ts-tree.ts;
+//   - a stored state does not say that leaf 0 has sent a proposal: see encodeState.
 
 import { p256 } from "@noble/curves/nist.js"
 import {
@@ -100,7 +101,7 @@ export class TsMls implements Mls {
 
   async create(groupId: Uint8Array): Promise<Uint8Array> {
     const { publicPackage, privatePackage } = await this.fresh(false)
-    return encodeGroupState(await createGroup(groupId, publicPackage, privatePackage, [], this.suite, this.config))
+    return encodeState(await createGroup(groupId, publicPackage, privatePackage, [], this.suite, this.config))
   }
 
   async join(message: Uint8Array, secretOf: (ref: string) => Promise<Uint8Array | undefined>): Promise<Joined> {
@@ -113,7 +114,7 @@ export class TsMls implements Mls {
       const own = read(keyPackage, "mls_key_package").keyPackage
       const state = await joinGroup(
         welcome, own, privatePackage, makePskIndex(undefined, {}), this.suite, undefined, undefined, this.config)
-      return { state: encodeGroupState(state), ref }
+      return { state: encodeState(state), ref }
     }
     throw new Error("the Welcome is for none of this device's KeyPackages")
   }
@@ -150,7 +151,7 @@ export class TsMls implements Mls {
   async proposeRemoval(state: Uint8Array, leaf: number): Promise<{ state: Uint8Array; message: Uint8Array }> {
     const proposal: Proposal = { proposalType: "remove", remove: { removed: leaf } }
     const { newState, message } = await createProposal(this.read(state), true, proposal, this.suite)
-    return { state: encodeGroupState(newState), message: encodeMlsMessage(message) }
+    return { state: encodeState(newState), message: encodeMlsMessage(message) }
   }
 
   async encrypt(state: Uint8Array, plaintext: Uint8Array): Promise<{ state: Uint8Array; message: Uint8Array }> {
@@ -216,7 +217,7 @@ export class TsMls implements Mls {
 
   private async staged(state: ClientState, commit: Uint8Array): Promise<Staged> {
     const groupInfo = frame({ wireformat: "mls_group_info", groupInfo: await makeGroupInfo(state, this.suite) })
-    return { commit, groupInfo, state: encodeGroupState(state) }
+    return { commit, groupInfo, state: encodeState(state) }
   }
 
   // read decodes a copy: encodeAndErase overwrites keys in it, and the caller may use the state again, if
@@ -306,9 +307,17 @@ function addedRemoval(before: ClientState, after: ClientState): number | undefin
   return added && removedBy(added[1].proposal)
 }
 
+// encodeState encodes a state. The library takes 0 for nothing when it encodes who has sent a proposal, and the
+// maker of a group is at leaf 0. It encodes 2^32 as 0.
+function encodeState(state: ClientState): Uint8Array {
+  const proposals = Object.entries(state.unappliedProposals).map(([ref, { proposal, senderLeafIndex }]) =>
+    [ref, { proposal, senderLeafIndex: senderLeafIndex === 0 ? 2 ** 32 : senderLeafIndex }])
+  return encodeGroupState({ ...state, unappliedProposals: Object.fromEntries(proposals) as Pending })
+}
+
 // encodeAndErase encodes a state, and then overwrites the keys that were used up on the way to it.
 function encodeAndErase(state: ClientState, consumed: Uint8Array[]): Uint8Array {
-  const encoded = encodeGroupState(state)
+  const encoded = encodeState(state)
   consumed.forEach(zeroOutUint8Array)
   return encoded
 }

@@ -1,7 +1,8 @@
 // The records of a client's store.
 
+import type { CommitChange } from "./changes.js"
 import type { ConvoId } from "./ids.js"
-import type { Store } from "./store.js"
+import { getAll, type Store } from "./store.js"
 
 /** What a device knows of one convo. */
 export interface Thread {
@@ -86,6 +87,8 @@ export interface Item {
   /** The message's own id and its content, of an application message that was read. */
   readonly messageId?: string
   readonly content?: Uint8Array
+  /** What a commit did, unless this device could not process it. Stores of before have none. */
+  readonly change?: CommitChange
   /** What its sender has told the server of what it embeds. */
   readonly embedUri?: string
 }
@@ -162,6 +165,9 @@ export const names = {
   cursorAt: (service: string) => `cursor/${service}`,
   device: "device",
   listed: "listed",
+  removals: "removal/",
+  removal: (deviceId: string) => `removal/${deviceId}`,
+  signingOut: "signing-out",
   devices: "devices/",
   knownDevice: (did: string, key: string) => `devices/${did}/${key}`,
   withheldOf: (convo: string) => `withheld/${convo}/`,
@@ -178,6 +184,11 @@ export const resetQueue = (convo: string) => `reset:${convo}`
 
 /** The lock of a queue: a convo has one lock, however many queues. */
 export const lockOf = (queue: string) => queue.replace(/^(rejoin|reset):/, "")
+
+/** The convos that a device is in. */
+export async function presentIn(store: Store): Promise<Thread[]> {
+  return (await getAll<Thread>(store, names.threads)).filter(({ left, successor }) => !left && successor === undefined)
+}
 
 /** A record of the group's state must be there. */
 export async function mustRead(store: Store, name: string): Promise<Uint8Array> {

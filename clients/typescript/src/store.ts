@@ -40,6 +40,37 @@ export function naming(store: Store): Store {
   }
 }
 
+/** A store that can be emptied for good. */
+export class EndableStore implements Store {
+  private ended = false
+
+  constructor(private readonly store: Store) {}
+
+  read(name: string): Promise<Uint8Array | undefined> {
+    return this.store.read(name)
+  }
+
+  list(prefix: string): Promise<string[]> {
+    return this.store.list(prefix)
+  }
+
+  async write(changes: Changes): Promise<void> {
+    if (this.ended) throw new StoreError("this device has signed out, and its store is empty")
+    await this.store.write(changes)
+  }
+
+  /** Removes all records. What is written after the call is refused. */
+  async end(): Promise<void> {
+    this.ended = true
+    await this.store.write(new Map()) // behind the writes that are under way
+    await this.store.write(new Map((await this.store.list("")).map((name) => [name, undefined])))
+  }
+
+  close(): Promise<void> {
+    return this.store.close()
+  }
+}
+
 /** A store that ends with the process, for tests. */
 export class MemoryStore implements Store {
   private readonly records = new Map<string, Uint8Array>()

@@ -16,8 +16,8 @@ const margin = 5 * 60_000
 /** How long service-auth tokens are used instead, after a session could not be had. */
 const withoutSession = 60_000
 
-/** Methods that take a service-auth token only. */
-const withToken: ReadonlySet<string> = new Set([mls.createSession.main.nsid, mls.eraseMyAccount.main.nsid])
+/** Methods that take a service-auth token only, or end more sessions with it. */
+const withToken: ReadonlySet<string> = new Set([mls.createSession.main.nsid, mls.deleteSession.main.nsid, mls.eraseMyAccount.main.nsid])
 
 /**
  * Sends calls directly, under a session that it buys with a service-auth token and refreshes. The
@@ -75,6 +75,7 @@ export class SessionTransport implements Transport {
     try {
       return await send(this.bearing)
     } catch (err) {
+      if (isForAnotherDevice(err)) return send(this.direct)
       if (!isInvalid(err)) throw err
       this.session = undefined // it has ended: once more with another
     }
@@ -127,6 +128,11 @@ export class SessionTransport implements Transport {
     const body = encodeInput(main, { deviceId: this.deviceId })
     return decodeAnswer(main, await this.direct.call({ method: main.nsid, body }))
   }
+}
+
+// isForAnotherDevice reports whether a call was for another device of the person, which a session may not speak for.
+function isForAnotherDevice(err: unknown): boolean {
+  return err instanceof XrpcError && err.error === "NotPermitted" && err.text.includes("the session is of another device")
 }
 
 function isInvalid(err: unknown): boolean {

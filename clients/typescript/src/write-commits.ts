@@ -4,7 +4,7 @@
 import { base64url, fromBase64url, hex, same } from "./bytes.js"
 import { tellContrary } from "./binding.js"
 import { type Device, isKnown, UnknownDeviceError } from "./devices.js"
-import { SealError } from "./errors.js"
+import { OwnDeviceError, SealError } from "./errors.js"
 import type { ConvoId, Did } from "./ids.js"
 import { checkInput } from "./api.js"
 import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
@@ -65,6 +65,9 @@ const add: Kind = {
   async check(parts, convoId, content) {
     const { dids } = content as unknown as AddContent
     checkInput(mls.addMembers.main, { convoId, didList: [...dids] })
+    if (dids.includes(parts.did)) {
+      throw new OwnDeviceError("a device of this person enters its convos by itself: open a client on it, and call listen()")
+    }
     await mustBeIn(parts, convoId)
   },
   async prepare(parts, write) {
@@ -106,8 +109,11 @@ async function wantedOf(parts: Parts, write: Write): Promise<{ wanted: readonly 
 
 const remove: Kind = {
   async check(parts, convoId, content) {
-    const { did } = content as unknown as RemoveContent
+    const { did, device } = content as unknown as RemoveContent
     checkInput(mls.leaveConvo.main, { convoId, targetDid: did })
+    if (did === parts.did && device === undefined) {
+      throw new OwnDeviceError("a person does not remove itself: call leave(convo), or removeDevice(deviceId) for one device")
+    }
     await mustBeIn(parts, convoId)
   },
   async seal(parts, write) {

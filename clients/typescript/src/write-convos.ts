@@ -1,12 +1,13 @@
 // Convos: making one, resetting one, leaving one, and coming back into one.
 
-import { base64url, fromHex, hex } from "./bytes.js"
+import { base64url, fromHex, hex, same } from "./bytes.js"
+import { changeOf, type CommitChange } from "./changes.js"
 import { asConvoId, type ConvoId, type Did } from "./ids.js"
 import { checkInput } from "./api.js"
 import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
 import { XrpcError } from "./errors.js"
 import { groupOf, peopleIn } from "./binding.js"
-import { didOf } from "./mls.js"
+import { didOf, type Group, type Member } from "./mls.js"
 import type { Plan, Sealed, SealedWrite, Write } from "./outbox.js"
 import { type Item, mustRead, names, type Thread } from "./records.js"
 import { type Changes, get, getAll, put } from "./store.js"
@@ -43,6 +44,8 @@ export interface LeaveContent {
 /** What a write of the kind `rejoin` holds. */
 export interface RejoinContent {
   readonly convoId: ConvoId
+  /** Set if this device is new there, and enters only a group that another listed device of its person is in. */
+  readonly own?: true
 }
 
 // asked is what the app asks for in a createConvo.
@@ -177,8 +180,8 @@ const rejoin: Kind = {
     asConvoId((content as unknown as RejoinContent).convoId)
   },
   async seal(parts, write) {
-    const { convoId } = write.content as unknown as RejoinContent
-    const staged = await parts.externalCommits.stage(convoId)
+    const { convoId, own } = write.content as unknown as RejoinContent
+    const staged = await parts.externalCommits.stage(convoId, own)
     const { epoch } = parts.mls.describe(staged.state)
     const request = await sealed(parts, mls.processExternalCommit.main, {
       convoId, commit: staged.commit, groupInfo: staged.groupInfo,
@@ -192,6 +195,7 @@ const rejoin: Kind = {
     const state = await mustRead(parts.store, names.founded(convoId))
     const own: Item = {
       seq, id: "", kind: "commit", sender: parts.did, createdAt: "", digest: write.sealed.digest ?? "", own: true, state: "read",
+      change: await entryOf(parts, convoId, parts.mls.describe(state)),
     }
     const changes: Changes = new Map([[names.founded(convoId), undefined], [names.group(convoId), state]])
     changes.set(names.pending(convoId), undefined)
@@ -209,6 +213,13 @@ const rejoin: Kind = {
 
   // The log is of no use to a device that is not in the group. The next GroupInfo is.
   catchUp: async () => {},
+}
+
+// entryOf says what this device's own external commit did. The other devices of the group were there before.
+async function entryOf(parts: Parts, convo: ConvoId, after: Group): Promise<CommitChange> {
+  const isOwn = ({ signatureKey }: Member) => same(signatureKey, parts.mls.signatureKey)
+  const wasIn = (await groupOf(parts, convo))?.members.some(isOwn)
+  return changeOf(wasIn ? after : { members: after.members.filter((member) => !isOwn(member)) }, after, parts.mls)
 }
 
 // enterFrom leaves a fork, or a commit that could not be processed. The device keeps what it has read,

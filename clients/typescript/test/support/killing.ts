@@ -20,6 +20,11 @@ export class KillingStore implements Store {
     private readonly onKill: () => void = () => {},
   ) {}
 
+  /** Lets it make so many more writes before the kill. */
+  killAfter(writes: number): void {
+    this.writes = writes
+  }
+
   kill(): never {
     this.killed = true
     this.onKill()
