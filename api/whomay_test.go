@@ -87,9 +87,9 @@ func TestWhoMay(t *testing.T) {
 		says                        string // the refusal names this
 	}{
 		"a member removes another": {false, func(m *whoMay) []byte { return mlstest.Remove(m.dave.group.Own()) },
-			mlsapi.ErrNotPermitted, mlsapi.ErrNotPermitted, mlsapi.ErrNotPermitted, "only the convo's creator"},
+			mlsapi.ErrNotPermitted, mlsapi.ErrNotPermitted, mlsapi.ErrNotPermitted, "only the convo's admins"},
 		"a member removes the creator": {false, func(m *whoMay) []byte { return mlstest.Remove(m.alice.group.Own()) },
-			mlsapi.ErrNotPermitted, mlsapi.ErrNotPermitted, mlsapi.ErrNotPermitted, "only the convo's creator"},
+			mlsapi.ErrNotPermitted, mlsapi.ErrNotPermitted, mlsapi.ErrNotPermitted, "only the convo's admins"},
 		"the creator removes a member": {true, func(m *whoMay) []byte { return mlstest.Remove(m.dave.group.Own()) },
 			ok, ok, ok, ""},
 		"a member removes its own device": {false, func(m *whoMay) []byte { return mlstest.Remove(m.bob.group.Own()) },

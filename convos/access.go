@@ -64,18 +64,20 @@ func Predecessor(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syn
 
 // locked is a convo whose row lock the transaction holds, as the caller sees the convo.
 type locked struct {
-	id          uuid.UUID
-	groupID     []byte
-	creator     syntax.DID
-	cipherSuite int32
-	epoch       int64
-	lastSeq     int64
-	leftEpoch   *int64 // the epoch in which the caller left; nil for a current member
-	closed      bool
-	successor   uuid.NullUUID  // set if the convo was closed by a reset
-	reserved    *time.Duration // how much longer the next commit is reserved for another member; nil if it is not
-	dispute     *disputes.Dispute
-	now         time.Time // the database's time, after the lock was taken
+	id      uuid.UUID
+	groupID []byte
+	creator syntax.DID
+	// admins are on the roster. formerAdmins stopped being admins in this epoch.
+	admins, formerAdmins []syntax.DID
+	cipherSuite          int32
+	epoch                int64
+	lastSeq              int64
+	leftEpoch            *int64 // the epoch in which the caller left; nil for a current member
+	closed               bool
+	successor            uuid.NullUUID  // set if the convo was closed by a reset
+	reserved             *time.Duration // how much longer the next commit is reserved for another member; nil if it is not
+	dispute              *disputes.Dispute
+	now                  time.Time // the database's time, after the lock was taken
 }
 
 // refuseClosed returns the refusal of a write to a closed convo, or nil if the convo is open.
@@ -114,6 +116,7 @@ func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DI
 		})
 	batch.Queue(`SELECT left_epoch FROM members WHERE convo_id = $1 AND did = $2`, convo, caller).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&c.leftEpoch) })
+	queueRoles(batch, &c)
 	disputes.QueueOpen(batch, convo, caller, &c.dispute)
 	err = tx.SendBatch(ctx, batch).Close()
 	if errors.Is(err, pgx.ErrNoRows) {

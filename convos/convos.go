@@ -28,7 +28,7 @@ var (
 	ErrCommitRequired = errors.New("there is no commit, and the change needs one; make it with the MLS library")
 	ErrForked         = errors.New("members have reported different authenticators of this epoch; offer the GroupInfo " +
 		"with reportEpoch, which asks what most of them say")
-	ErrNotPermitted    = errors.New("the caller is not the creator; only the creator removes another member")
+	ErrNotPermitted    = errors.New("the caller is no admin; only admins remove another member")
 	ErrTargetNotMember = errors.New("targetDid: was never a member of the convo; getConvo lists the members")
 	ErrSeqAhead        = errors.New("seq: beyond the end of the log")
 	ErrNoGroupInfo     = errors.New("no GroupInfo of the current epoch is known; a member can offer one with " +
@@ -88,6 +88,7 @@ type Convo struct {
 	SuccessorID   uuid.NullUUID // the successor, if the convo was reset
 	PredecessorID uuid.NullUUID // the convo whose reset opened this one
 	Request       bool          // the reader has not accepted the convo
+	Admin         bool          // the reader is an admin
 	InvitedBy     *syntax.DID   // who added the reader last; nil if the reader created the convo, or if it is not known
 	// Unread counts the application messages by other members after the reader's cursor. It counts
 	// at most 100, among the next 1,000 entries.
@@ -98,6 +99,7 @@ type Convo struct {
 type Member struct {
 	DID      syntax.DID
 	JoinedAt time.Time
+	Admin    bool
 }
 
 // Advanced is the result of a change of the roster or the epoch.

@@ -39,6 +39,11 @@ func judgeExternal(ctx context.Context, tx pgx.Tx, m *mls.ProposalMessage, d mes
 	if err != nil {
 		return fmt.Errorf("read the convo: %w", err)
 	}
+	batch := &pgx.Batch{}
+	queueRoles(batch, &c)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("read the roles: %w", err)
+	}
 	refusal := ErrNotFound
 	if member {
 		refusal = ErrNotExternalSender

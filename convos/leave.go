@@ -84,7 +84,7 @@ func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	if err != nil {
 		return Advanced{}, err
 	}
-	if !self && present && !c.isAdmin(d.Caller) {
+	if !self && present && !may(c.roleOf(d.Caller), removePerson) {
 		return Advanced{}, ErrNotPermitted
 	}
 	if !self && d.Commit == nil {
@@ -117,6 +117,9 @@ func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	if err := c.removeFromRoster(ctx, tx, d.Target, d.Caller, leaf); err != nil {
 		return Advanced{}, err
 	}
+	if err := c.handOver(ctx, tx); err != nil {
+		return Advanced{}, err
+	}
 	return advanced, c.endWelcomes(ctx, tx, welcome.Device{DID: d.Target})
 }
 
@@ -144,6 +147,7 @@ func (c *locked) isMember(ctx context.Context, tx pgx.Tx, did syntax.DID) (prese
 // removeFromRoster takes did off the roster, as of the present end of the log. leaf says that did
 // may still have a leaf in the group. It also updates the convo's row without a change, because
 // messages.Log sees by that row that the roster has changed. did is a member, and not the last one.
+// The caller hands over: did can be the last admin.
 func (c *locked) removeFromRoster(ctx context.Context, tx pgx.Tx, did, by syntax.DID, leaf bool) error {
 	change := outbox.Removed
 	if did == by {
@@ -151,11 +155,13 @@ func (c *locked) removeFromRoster(ctx context.Context, tx pgx.Tx, did, by syntax
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(`
-		UPDATE members SET left_at = clock_timestamp(), left_seq = $3, left_epoch = $4 WHERE convo_id = $1 AND did = $2`,
-		c.id, did, c.lastSeq, c.epoch)
+		UPDATE members SET left_at = clock_timestamp(), left_seq = $3, left_epoch = $4, role = 'member',
+			demoted_epoch = CASE role WHEN 'member' THEN demoted_epoch ELSE $4 END
+		WHERE convo_id = $1 AND did = $2`, c.id, did, c.lastSeq, c.epoch)
 	batch.Queue(`UPDATE convos SET last_seq = last_seq WHERE id = $1`, c.id)
 	outbox.Queue(batch, c.id, outbox.Event{Kind: outbox.Membership, DID: did, Detail: outbox.Detail{
 		Change: change, By: by, Epoch: c.epoch, CommitNeeded: leaf,
 	}})
+	c.retire(did)
 	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "take off the roster")
 }

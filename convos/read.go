@@ -94,6 +94,7 @@ type scan struct {
 	Convo
 	more   bool
 	joined []time.Time
+	admins []bool
 }
 
 func scanConvo(row pgx.CollectableRow) (Convo, error) {
@@ -110,15 +111,15 @@ func (s *scan) row(row pgx.CollectableRow) error {
 	err := row.Scan(&s.ID, &s.GroupID, &s.Creator, &suite, &s.Epoch, &s.CreatedAt, &s.CommitLevel, &s.LastMessageAt,
 		&s.Name,
 		&s.Description, &s.LastSeq, &s.ClosedAt, &s.Successor, &s.SuccessorID, &s.PredecessorID,
-		&s.Unread, &s.Request, &s.InvitedBy, &dids, &s.joined, &s.more)
+		&s.Unread, &s.Request, &s.InvitedBy, &dids, &s.joined, &s.admins, &s.Admin, &s.more)
 	if err != nil {
 		return err
 	}
 	s.CipherSuite = mls.CipherSuite(suite)
 	s.Members = slices.Grow(s.Members[:0], len(s.joined))
-	for _, at := range s.joined {
+	for i, at := range s.joined {
 		did, behind, _ := strings.Cut(dids, " ") // a DID has no spaces
-		s.Members, dids = append(s.Members, Member{DID: syntax.DID(did), JoinedAt: at}), behind
+		s.Members, dids = append(s.Members, Member{DID: syntax.DID(did), JoinedAt: at, Admin: s.admins[i]}), behind
 	}
 	return nil
 }

@@ -107,9 +107,8 @@ var resetSQL string
 // tree. So a reader of the old log finds the new one, however late it reads.
 //
 // The successor has the same roster, and each member's consent carries over: a member who has not
-// accepted the old convo has not accepted the successor either. The creator stays the creator. If
-// the creator has left, the member takes its place who was the first to join among those who have
-// accepted. Members without a device in the new group join by external commit, or are added later.
+// accepted the old convo has not accepted the successor either. Admins stay admins. The creator stays
+// the creator; if the creator has left, the admin takes its place who was the first to join. Members without a device in the new group join by external commit, or are added later.
 // Welcomes of the old convo stay, so that a member who has not joined yet can read the old log.
 //
 // Errors: ErrNotFound, ErrNotMember, *messages.ClosedError and ErrConvoClosed,
@@ -122,6 +121,9 @@ func ResetConvo(ctx context.Context, tx pgx.Tx, r Reset) (opened Convo, err erro
 		return opened, err
 	}
 	people, err := c.mayReset(ctx, tx, r.Caller)
+	if err == nil {
+		err = c.handOver(ctx, tx) // an older server can have left the convo without an admin
+	}
 	if err != nil {
 		return opened, err
 	}
@@ -184,7 +186,7 @@ func (c *locked) mayReset(ctx context.Context, tx pgx.Tx, caller syntax.DID) (pe
 	var reports bool
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT did, requested_at IS NOT NULL FROM members WHERE convo_id = $1 AND left_at IS NULL
-		ORDER BY joined_seq, role, did`, c.id).Query(func(rows pgx.Rows) (err error) {
+		ORDER BY joined_seq, did <> $2, did`, c.id, c.creator).Query(func(rows pgx.Rows) (err error) {
 		people, err = pgx.CollectRows(rows, pgx.RowToStructByPos[successorMember])
 		return err
 	})
@@ -210,13 +212,13 @@ func (c *locked) mayReset(ctx context.Context, tx pgx.Tx, caller syntax.DID) (pe
 	return people, nil
 }
 
-// creatorOf returns the successor's creator: the old creator, or, if the old creator has left, the
-// first member in people who has accepted the convo.
-func creatorOf(before syntax.DID, people []successorMember) syntax.DID {
-	if slices.ContainsFunc(people, func(p successorMember) bool { return p.DID == before }) {
-		return before
+// successorsCreator returns the successor's creator: the old creator, or, if the old creator has
+// left, the first admin in people.
+func (c *locked) successorsCreator(people []successorMember) syntax.DID {
+	if slices.ContainsFunc(people, func(p successorMember) bool { return p.DID == c.creator }) {
+		return c.creator
 	}
-	return people[slices.IndexFunc(people, func(p successorMember) bool { return !p.Request })].DID // the caller has
+	return people[slices.IndexFunc(people, func(p successorMember) bool { return c.isAdmin(p.DID) })].DID
 }
 
 // close appends the last entry to the log, and closes the convo.
@@ -251,7 +253,7 @@ func (c *locked) open(ctx context.Context, tx pgx.Tx, r Reset, id uuid.UUID, peo
 	var inserted, deleted bool
 	batch := &pgx.Batch{}
 	batch.Queue(resetSQL, pgx.NamedArgs{
-		"successor": id, "successor_group": n.GroupID, "creator": creatorOf(c.creator, people),
+		"successor": id, "successor_group": n.GroupID, "creator": c.successorsCreator(people),
 		"suite": int32(n.CipherSuite), "epoch": n.judged.epoch, "level": n.judged.verdict.level, "convo": c.id,
 		"convo_creator": c.creator,
 	}).QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })

@@ -3,12 +3,12 @@
 --
 -- creator is the successor's, convo_creator that of the convo that ends.
 --
--- Consent carries over: a request stays a request. So does the right to report in disputes
+-- Roles carry over. So does consent: a request stays a request. So does the right to report in disputes
 -- (convos/disputes). A member whose inviter has left cannot report: the member's invited_by names
 -- the member itself. So a reset adds no reporters, and no row names a person who is not on the
 -- roster.
 WITH old AS (
-    SELECT did, requested_at, invited_by, row_number() OVER (ORDER BY joined_seq, role, did) AS ord
+    SELECT did, role, requested_at, invited_by, row_number() OVER (ORDER BY joined_seq, did <> @convo_creator, did) AS ord
     FROM members WHERE convo_id = @convo AND left_at IS NULL
 ), convo AS (
     INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, name, description, commit_level, predecessor_id, created_at)
@@ -17,7 +17,7 @@ WITH old AS (
     RETURNING id, created_at
 ), roster AS (
     INSERT INTO members (convo_id, did, role, joined_at, joined_seq, requested_at, invited_by)
-    SELECT convo.id, old.did, CASE old.did WHEN @creator THEN 'creator' ELSE 'member' END, convo.created_at, 0, old.requested_at,
+    SELECT convo.id, old.did, old.role, convo.created_at, 0, old.requested_at,
         CASE
             WHEN old.did = @creator OR old.invited_by IS NULL THEN NULL
             WHEN old.invited_by IN (SELECT did FROM old) THEN old.invited_by

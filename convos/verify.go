@@ -286,7 +286,7 @@ func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, p
 	if err := checkSigner(&info, v.group.Tree, by); err != nil {
 		return err
 	}
-	if err := c.findAuthors(ctx, tx, v.change, before); err != nil {
+	if err := c.findAuthors(ctx, tx, by, v.change, before); err != nil {
 		return err
 	}
 	v.gone = departures(v.change, by)

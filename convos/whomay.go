@@ -21,30 +21,93 @@ import (
 // that was accepted can be committed by everybody, and what nobody could commit is refused when it
 // is sent.
 //
-//	anybody                removes its own leaves, and leaves of people who are not on the roster;
-//	                       updates its leaf, under the same DID; brings PSKs, which only members judge
-//	an admin               removes others; replaces the extensions of the GroupContext; reinitialises
-//	an external sender     removes others, because only an admin can list it
+// The function may has the rules; docs/COMMITS.md shows them as a table. An external sender removes
+// others, because only an admin can list it. PSKs are for the members to judge.
 //
 // New leaves are not the author's: they need a request that names the person, and a Welcome. See
 // rights.add.
 
-// isAdmin reports whether did is an admin of the convo. It is the only place that knows who is: the
-// creator.
-func (c *locked) isAdmin(did syntax.DID) bool { return did == c.creator }
+// role is what a person is in a convo.
+type role int
 
-// mayRemove reports whether the author of a Remove may remove others. before is the group that the
-// proposal is for.
-func (c *locked) mayRemove(a mls.Author, before publicGroup) bool {
-	if a.External { // a member could vouch for a group that lists it
-		return before.vouchedBy == "" || c.isAdmin(before.vouchedBy)
+const (
+	outsider       role = iota // was never a member, or has left
+	externalSender             // outside the group, and listed by it (RFC 9420 §12.1.8.1)
+	member
+	admin
+	// formerAdmin was an admin in this epoch. It is a member now, or has left. What it proposed as
+	// an admin was accepted then, and some libraries put every pending proposal into each commit.
+	formerAdmin
+)
+
+// act is what a person does in a convo.
+type act int
+
+const (
+	addPeople       act = iota
+	leaveItself         // without a commit
+	removeOwnLeaf       // a leaf of the own DID, in a commit of another device or as a proposal
+	removeDeparture     // a leaf of a person who is not on the roster
+	removePerson        // a leaf of a person who is on the roster
+	replaceContext      // GroupContextExtensions, ReInit: they change the group for everybody
+	commitProposed      // removePerson or replaceContext, proposed by this person, committed by another
+	changeRoles         // promoteAdmin, demoteAdmin
+	rename              // updateConvo
+	reset               // resetConvo, if the person has accepted the convo
+)
+
+// may says who may do what. All rights come from here.
+func may(r role, a act) bool {
+	switch a {
+	case removeOwnLeaf, removeDeparture, addPeople, leaveItself, reset:
+		return r == member || r == admin || r == formerAdmin
+	case removePerson:
+		return r == admin || r == externalSender
+	case replaceContext, changeRoles, rename:
+		return r == admin
+	case commitProposed:
+		return r == admin || r == formerAdmin || r == externalSender
 	}
-	return c.isAdmin(syntax.DID(a.DID))
+	return false
+}
+
+// roleOf returns the role of a person that is or was a member.
+func (c *locked) roleOf(did syntax.DID) role {
+	switch {
+	case slices.Contains(c.admins, did):
+		return admin
+	case slices.Contains(c.formerAdmins, did):
+		return formerAdmin
+	}
+	return member
+}
+
+// isAdmin reports whether did is an admin of the convo.
+func (c *locked) isAdmin(did syntax.DID) bool { return c.roleOf(did) == admin }
+
+// mayRemove reports whether the author of a Remove may remove others. by is who commits it, or "" if
+// nobody has committed it. before is the group that the proposal is for.
+func (c *locked) mayRemove(a mls.Author, by syntax.DID, before publicGroup) bool {
+	if a.External { // a member could vouch for a group that lists it
+		return may(externalSender, removePerson) && (before.vouchedBy == "" || c.isAdmin(before.vouchedBy))
+	}
+	return may(c.roleOf(syntax.DID(a.DID)), actOf(a, by, removePerson))
 }
 
 // mayReplace reports whether the author of a ReInit or of GroupContextExtensions may change the
-// group for everybody.
-func (c *locked) mayReplace(a mls.Author) bool { return !a.External && c.isAdmin(syntax.DID(a.DID)) }
+// group for everybody. by is as for mayRemove.
+func (c *locked) mayReplace(a mls.Author, by syntax.DID) bool {
+	return !a.External && may(c.roleOf(syntax.DID(a.DID)), actOf(a, by, replaceContext))
+}
+
+// actOf returns what an author does: own, or commitProposed if another person commits what the
+// author has proposed.
+func actOf(a mls.Author, by syntax.DID, own act) act {
+	if by == "" || a.DID == by.String() {
+		return own
+	}
+	return commitProposed
+}
 
 // NotPermittedError says what a commit or a proposal contains that its author may not do. It is an
 // ErrNotPermitted.
@@ -68,8 +131,8 @@ func notPermitted(a mls.Author, by syntax.DID, what, rule string) error {
 
 // The rules that notPermitted names.
 const (
-	adminRemoves  = "only the convo's creator and the group's external senders remove other members"
-	adminReplaces = "only the convo's creator changes the group for everybody"
+	adminRemoves  = "only the convo's admins and the group's external senders remove other members"
+	adminReplaces = "only the convo's admins change the group for everybody"
 )
 
 // permit checks that the authors of a change may make it, and that the change does what the request
@@ -111,10 +174,10 @@ func (c *locked) permit(ctx context.Context, tx pgx.Tx, by syntax.DID, change *m
 
 // permitReplacement checks who changes the group for everybody.
 func (c *locked) permitReplacement(by syntax.DID, change *mls.Change) error {
-	if a := authorOr(change.ContextBy, by); change.Context && !c.mayReplace(a) {
+	if a := authorOr(change.ContextBy, by); change.Context && !c.mayReplace(a, by) {
 		return notPermitted(a, by, "replaces the extensions of the GroupContext", adminReplaces)
 	}
-	if a := authorOr(change.ReInitBy, by); change.ReInit != nil && !c.mayReplace(a) {
+	if a := authorOr(change.ReInitBy, by); change.ReInit != nil && !c.mayReplace(a, by) {
 		return notPermitted(a, by, "reinitialises the group", adminReplaces)
 	}
 	return nil
@@ -139,7 +202,7 @@ func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, re
 		case allowed.joins: // an external commit can only remove an older device of its sender (§12.2)
 			return notPermitted(a, by, "removes a device of "+did, "an external commit removes only devices of its sender")
 		case slices.Contains(allowed.replaces, syntax.DID(did)):
-		case did != allowed.removes.String() && !c.mayRemove(a, before):
+		case did != allowed.removes.String() && !c.mayRemove(a, by, before):
 			refusals[did] = notPermitted(a, by, "removes a device of "+did, adminRemoves)
 		}
 	}
@@ -162,7 +225,8 @@ func (c *locked) present(ctx context.Context, tx pgx.Tx, dids []string) ([]synta
 
 // findAuthors finds who proposed the removals of an encrypted commit, among the proposals that were
 // sent in clear by people who may make them. The committer answers for all others.
-func (c *locked) findAuthors(ctx context.Context, tx pgx.Tx, change *mls.Change, before publicGroup) error {
+func (c *locked) findAuthors(ctx context.Context, tx pgx.Tx, committer syntax.DID, change *mls.Change,
+	before publicGroup) error {
 	if len(change.Removes) == 0 {
 		return nil
 	}
@@ -177,7 +241,7 @@ func (c *locked) findAuthors(ctx context.Context, tx pgx.Tx, change *mls.Change,
 			continue
 		}
 		by, err := before.Author(m)
-		if err == nil && (by.DID == change.Removes[i].DID() || c.mayRemove(by, before)) {
+		if err == nil && (by.DID == change.Removes[i].DID() || c.mayRemove(by, committer, before)) {
 			change.Removes[i].By = by
 		}
 	}
@@ -232,5 +296,5 @@ func (c *locked) removeDeparted(ctx context.Context, tx pgx.Tx, gone []departure
 			return err
 		}
 	}
-	return nil
+	return c.handOver(ctx, tx)
 }

@@ -110,7 +110,11 @@ func (e *Event) cost() int { return overhead + e.Size }
 
 // ofConvo reports whether the event is for the members of a convo. Other events are for one person.
 func (e *Event) ofConvo() bool {
-	return e.Kind.LogEntry() || e.Kind == outbox.Membership || e.Kind == outbox.Dispute || e.Kind == outbox.Reset
+	switch e.Kind {
+	case outbox.Membership, outbox.Dispute, outbox.Reset, outbox.Role, outbox.Metadata:
+		return true
+	}
+	return e.Kind.LogEntry()
 }
 
 // queueRows adds to a batch the statement that reads the next rows after a place, at most limit of

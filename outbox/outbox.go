@@ -27,6 +27,8 @@ const (
 	Arrival     Kind = 8  // for an inviter: what happened to a Welcome that it sent
 	Reset       Kind = 9  // a log entry that is no MLS message: a reset closed or opened the convo
 	Invitation  Kind = 10 // for a person: an invitation to a convo of another service
+	Role        Kind = 11 // for a convo: a member becomes an admin, or stops being one
+	Metadata    Kind = 12 // for a convo: its name or description has changed; the event has neither
 )
 
 // LogEntry reports whether an event of this kind carries an entry of a convo's log. A Reset is
@@ -40,6 +42,12 @@ const (
 	Removed = "removed"
 )
 
+// Changes of a Role.
+const (
+	Promoted = "promoted"
+	Demoted  = "demoted"
+)
+
 // Changes of a Dispute.
 const (
 	Forked       = "forked"
@@ -51,11 +59,11 @@ const (
 // set.
 type Detail struct {
 	// Change depends on the kind. For a Membership it is Joined, Left or Removed; for KeyPackages
-	// the kind of signal; for a Dispute Forked, Disputed or DisputeEnded; for an Arrival "consumed"
+	// the kind of signal; for a Role Promoted or Demoted; for a Dispute Forked, Disputed or DisputeEnded; for an Arrival "consumed"
 	// or "failed"; for an Invitation "withdrawn" or "ended", or "" if the invitation is new.
 	Change string `json:"change,omitzero"`
-	// By is a person: for a Membership or a Reset the person who made the change, for a Dispute the
-	// committer whom it names, for an Arrival the recipient of the Welcome, for an Invitation the
+	// By is a person: for a Membership, a Reset, a Role or Metadata the person who made the change, or
+	// "" if the server or an operator has made an admin; for a Dispute the committer whom it names, for an Arrival the recipient of the Welcome, for an Invitation the
 	// inviter.
 	By syntax.DID `json:"by,omitzero"`
 	// Service is, for an Invitation, the service that has the convo. ConvoID is the convo's id at

@@ -8,7 +8,7 @@ FROM (
         coalesce(sum(octet_length(body)), 0) AS bytes, max(created_at) AS last
     FROM key_packages WHERE did = $1
 ) kp, (
-    SELECT count(*) AS present, count(*) FILTER (WHERE role = 'creator') AS created, min(joined_at) AS oldest,
+    SELECT count(*) AS present, count(*) FILTER (WHERE EXISTS (SELECT FROM convos WHERE id = m.convo_id AND creator_did = $1)) AS created, min(joined_at) AS oldest,
         coalesce(sum((SELECT count(*) FROM welcomes w
             WHERE w.convo_id = m.convo_id AND w.recipient_did = $1 AND w.state IN ('available', 'in_flight'))), 0)::bigint AS welcomes
     FROM members m WHERE did = $1 AND left_at IS NULL

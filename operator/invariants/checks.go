@@ -132,11 +132,12 @@ var convoChecks = []check{
 			AND NOT EXISTS (SELECT FROM members WHERE convo_id = p.id AND (did = m.did OR did LIKE 'did:erased:%'))
 			AND m.did NOT LIKE 'did:erased:%'`},
 	{"a roster that can be", `
-		SELECT c.id, format('%s members are left, %s were creators', count(m.did) FILTER (WHERE left_at IS NULL),
-			count(*) FILTER (WHERE role = 'creator'))
+		SELECT c.id, format('%s members are left, %s are admins', count(m.did) FILTER (WHERE left_at IS NULL),
+			count(*) FILTER (WHERE role <> 'member'))
 		FROM convos c LEFT JOIN members m ON m.convo_id = c.id
 		WHERE c.id = ANY($1::uuid[]) GROUP BY c.id
-		HAVING count(m.did) FILTER (WHERE left_at IS NULL) = 0 OR count(*) FILTER (WHERE role = 'creator') <> 1`},
+		HAVING count(m.did) FILTER (WHERE left_at IS NULL) = 0 OR count(*) FILTER (WHERE role <> 'member') = 0
+			OR count(*) FILTER (WHERE role = 'creator') > 1`},
 	{"positions within the log", `
 		SELECT c.id, format('joined at %s, left at %s, cursor %s of %s', m.joined_seq, m.left_seq, m.cursor_seq, c.last_seq)
 		FROM convos c JOIN members m ON m.convo_id = c.id
