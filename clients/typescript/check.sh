@@ -2,7 +2,8 @@
 # Tests the TypeScript client: generates and compiles it, packs it, and runs its tests with mlsd-dev.
 #
 #   check.sh          15 messages in each row of the fault matrix
-#   check.sh --long   1,000 messages in each row, 10,000 in a bundle of history, and more kills and seeds
+#   check.sh --long   1,000 messages in each row, 10,000 in a bundle of history, more kills and seeds, and 200 groups
+#                     with a member who proposes badly
 #
 # Without Node, or without its packages, a line that begins with SKIPPED says so.
 set -euo pipefail
@@ -10,7 +11,7 @@ cd "$(dirname "$0")"
 
 case ${1-} in
 "") ;;
---long) export TEST_MESSAGES=1000 TEST_KILLS=40 TEST_SEEDS=1000 TEST_HISTORY=10000 ;;
+--long) export TEST_MESSAGES=1000 TEST_KILLS=40 TEST_SEEDS=1000 TEST_HISTORY=10000 TEST_BAD_PROPOSALS=200 ;;
 *) echo "usage: check.sh [--long]" >&2; exit 2 ;;
 esac
 

@@ -166,7 +166,9 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[strin
 		item.Text = ProposalText(view.Ciphertext)
 	}
 	if !got.Commit {
-		item.Sender = syntax.DID(got.Sender)
+		if got.Sender != "" { // it is empty for a proposal that the library refuses: see mlsclient.Received
+			item.Sender = syntax.DID(got.Sender)
+		}
 		p.stats.Delivered.Add(1)
 		err = p.forgetLoose(thread.ConvoID, item.Text, changes)
 	}

@@ -214,7 +214,8 @@ type Received struct {
 	Own bool
 	// Epoch is the epoch named in the message's header.
 	Epoch uint64
-	// Sender is the identity of the leaf that sent an application message or a proposal.
+	// Sender is the identity of the leaf that sent an application message or a proposal. It is empty
+	// for a proposal that the library of an agent refuses: no commit contains that.
 	Sender    string
 	Plaintext []byte
 	// From is the leaf of the sender, before the message. If External is set, it is the leaf that enters

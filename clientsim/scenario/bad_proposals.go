@@ -19,9 +19,21 @@ const mostBadProposals = 6
 // another, in clear and encrypted. Every other member can still commit, and the creator removes the
 // attacker.
 func BadProposals(ctx context.Context, w *testbed.World) {
+	attackWithProposals(ctx, w, mlsclient.Go())
+}
+
+// BadProposalsLibraries is BadProposals with honest members of each agent's library.
+func BadProposalsLibraries(ctx context.Context, w *testbed.World) {
+	for _, library := range startAgents(ctx, w) {
+		attackWithProposals(ctx, w, library)
+	}
+}
+
+// attackWithProposals attacks groups whose honest members use one library.
+func attackWithProposals(ctx context.Context, w *testbed.World, honest mlsclient.Library) {
 	refused, accepted := 0, 0
 	for range w.Attacks {
-		m := newMisbehavior(ctx, w)
+		m := newMisbehavior(ctx, w, honest)
 		for range 1 + w.RNG.IntN(mostBadProposals) {
 			if m.proposesBadly(ctx) {
 				accepted++
@@ -34,7 +46,8 @@ func BadProposals(ctx context.Context, w *testbed.World) {
 	if w.Attacks > 1 && (refused == 0 || accepted == 0) {
 		Fail("%d bad proposals were refused and %d accepted: nothing was tried", refused, accepted)
 	}
-	w.Note("%d bad proposals refused, %d accepted, in %d groups", refused, accepted, w.Attacks)
+	w.Note("%s: %d bad proposals refused, %d accepted; in all %d groups everybody committed, and the attacker was removed",
+		honest.Name, refused, accepted, w.Attacks)
 }
 
 // proposesBadly makes mallory send one bad proposal. The server must refuse it by name if it can

@@ -25,7 +25,7 @@ const bitFlips = 24
 // MaliciousCommit makes a member submit wrong commits: of another time, group or member, damaged,
 // or beyond its rights. All are refused by name, and the group goes on.
 func MaliciousCommit(ctx context.Context, w *testbed.World) {
-	m := newMisbehavior(ctx, w)
+	m := newMisbehavior(ctx, w, mlsclient.Go())
 	for _, try := range []func(context.Context){
 		m.wrongTime, m.wrongGroup, m.wrongSender, m.stolen, m.damaged, m.overreach, m.wrongMethod, m.byRemoved,
 	} {
@@ -192,16 +192,25 @@ type misbehavior struct {
 	messages                   int
 }
 
-func newMisbehavior(ctx context.Context, w *testbed.World) *misbehavior {
-	phones := Must(w.Phones(ctx, 4))
-	for _, p := range phones {
-		p.Device.HideHandshakes(false)
+// newMisbehavior makes the convo. The honest members use the given library.
+func newMisbehavior(ctx context.Context, w *testbed.World, honest mlsclient.Library) *misbehavior {
+	m := &misbehavior{w: w}
+	m.alice, m.bob, m.carol = m.phone(ctx, "alice", honest), m.phone(ctx, "bob", honest), m.phone(ctx, "carol", honest)
+	m.mallory = m.phone(ctx, "mallory", mlsclient.Go())
+	others := []*client.Phone{m.bob, m.carol, m.mallory}
+	m.convo = Must(m.alice.Create(ctx, testbed.DIDs(others)...))
+	for _, p := range others {
+		Check(p.Join(ctx, m.convo))
 	}
-	convo := Must(phones[0].Create(ctx, testbed.DIDs(phones[1:])...))
-	for _, p := range phones[1:] {
-		Check(p.Join(ctx, convo))
-	}
-	return &misbehavior{w: w, convo: convo, alice: phones[0], bob: phones[1], carol: phones[2], mallory: phones[3]}
+	return m
+}
+
+// phone makes a phone with a published KeyPackage.
+func (m *misbehavior) phone(ctx context.Context, name string, library mlsclient.Library) *client.Phone {
+	p := Must(m.w.PhoneOf(name, library))
+	p.Device.HideHandshakes(false)
+	Check(p.Publish(ctx, 1))
+	return p
 }
 
 // group returns mallory's group, with nothing staged.

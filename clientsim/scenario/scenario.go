@@ -50,6 +50,7 @@ func Scenarios() []Scenario {
 		{Name: "large-library-group", About: "a group of --members devices of another MLS library, in cipher suite 1 and X-Wing: sizes and times", Agents: true, Run: LargeLibraryGroup},
 		{Name: "malicious-commit", About: "a member submits commits of another time, group or member, damaged, or beyond its rights", Run: MaliciousCommit},
 		{Name: "bad-proposals", About: "a member proposes what no commit should contain: all can commit, and it is removed", Run: BadProposals},
+		{Name: "bad-proposals-libraries", About: "the same, with members of other MLS libraries", Agents: true, Run: BadProposalsLibraries},
 		{Name: "verified-log", About: "members check the log against signed heads, and compare the heads inside encrypted messages", Run: VerifiedLog},
 		{Name: "attachments", About: "encrypted files are uploaded to two servers that are killed, into a store that fails: each is there whole, once", Control: true, Run: Attachments},
 		{Name: "push", About: "phones that fetch only when they get a push: bursts, and a Welcome", Control: true, Run: Push},

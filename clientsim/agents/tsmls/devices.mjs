@@ -70,7 +70,7 @@ function stateOf(state) {
 
 class Device {
   packages = [] // with their private halves, until a Welcome used them
-  groups = new Map() // by group_id in base64: {state, pending}
+  groups = new Map() // by group_id in base64: {state, pending, encrypted}
   extensions = [] // of its KeyPackages and leaves
   joining = new Map() // states after an external commit that the server has not accepted yet
 
@@ -106,7 +106,7 @@ class Device {
   }
 
   keep(state) {
-    this.groups.set(base64(state.groupContext.groupId), { state })
+    this.groups.set(base64(state.groupContext.groupId), { state, encrypted: new Set() })
     return stateOf(state)
   }
 
@@ -157,7 +157,8 @@ class Device {
         proposalType: "add", add: { keyPackage: read(bytes(message), "mls_key_package").keyPackage },
       })),
     ]
-    const made = await createCommit({ state: group.state, cipherSuite: this.cs }, {
+    const unappliedProposals = committable(group, new Set(request.remove))
+    const made = await createCommit({ state: { ...group.state, unappliedProposals }, cipherSuite: this.cs }, {
       wireAsPublicMessage: !request.hidden, extraProposals, ratchetTreeExtension: true,
     })
     group.pending = made.newState
@@ -180,11 +181,19 @@ class Device {
   async process(id, input) {
     const group = this.group(id)
     const message = read(input, "mls_public_message", "mls_private_message")
-    const sender = await this.sender(group.state, message)
-    const result = await processMessage(message, group.state, makePskIndex(group.state, {}), acceptAll, this.cs)
-    group.state = result.newState
     const { contentType } = message.publicMessage?.content ?? message.privateMessage
     const [commit, proposal] = [contentType === "commit", contentType === "proposal"]
+    const sender = await this.sender(group.state, message)
+    const result = await processMessage(message, group.state, makePskIndex(group.state, {}), acceptAll, this.cs).catch((err) => {
+      if (!proposal) throw err
+      return { newState: group.state } // a proposal that the library refuses is one that no commit contains
+    })
+    if (message.privateMessage && proposal) {
+      for (const ref of Object.keys(result.newState.unappliedProposals)) {
+        if (!(ref in group.state.unappliedProposals)) group.encrypted.add(ref)
+      }
+    }
+    group.state = result.newState
     if (commit) group.pending = undefined
     const plaintext = commit || proposal ? "" : base64(result.message)
     return { received: { commit, proposal, sender, plaintext }, state: stateOf(group.state) }
@@ -211,6 +220,14 @@ class Device {
     const node = data && state.ratchetTree[2 * data.leafIndex]
     return node ? identityOf(node.leaf) : ""
   }
+}
+
+// committable returns the pending proposals that a commit contains. It leaves out those that came
+// encrypted, because the server could not judge them, and those with a PSK, which the device does
+// not have. The change removes its leaves itself.
+function committable({ state, encrypted }, removed) {
+  return Object.fromEntries(Object.entries(state.unappliedProposals).filter(([ref, { proposal }]) =>
+    !encrypted.has(ref) && proposal.proposalType !== "psk" && !removed.has(proposal.remove?.removed)))
 }
 
 // lengthOf is the length of a vector of less than 16 kB, as it stands before it (RFC 9420 §2.1.2).
@@ -266,8 +283,10 @@ const operations = {
   groupInfo: async (d, r) => ({ output: base64(await d.groupInfo(d.group(r.group).state)) }),
   encrypt: async (d, r) => {
     const group = d.group(r.group)
-    const { newState, privateMessage } = await createApplicationMessage(group.state, bytes(r.input), d.cs)
-    group.state = newState
+    const { unappliedProposals } = group.state // while any is pending, the library sends nothing
+    const { newState, privateMessage } =
+      await createApplicationMessage({ ...group.state, unappliedProposals: {} }, bytes(r.input), d.cs)
+    group.state = { ...newState, unappliedProposals }
     return { output: base64(frame("mls_private_message", "privateMessage", privateMessage)) }
   },
   grease: async (d) => {

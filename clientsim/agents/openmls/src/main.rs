@@ -2,13 +2,13 @@
 //! line of the standard output its answer, both JSON. See clientsim/agents/README.md.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io::{self, BufRead, Write},
 };
 
 use base64::{engine::general_purpose::STANDARD, Engine as _};
 use openmls::{
-    prelude::{tls_codec::Deserialize as _, *},
+    prelude::{hash_ref::ProposalRef, tls_codec::Deserialize as _, *},
     schedule::{ExternalPsk, PreSharedKeyId, Psk},
 };
 use openmls_basic_credential::SignatureKeyPair;
@@ -146,6 +146,9 @@ struct Device<P> {
     /// extension has such a type: OpenMLS 0.9.2 refuses a leaf or a KeyPackage with one.
     capabilities: Capabilities,
     groups: HashMap<Bytes, MlsGroup>,
+    /// The proposals that came encrypted. The server could not judge them, so the device's own commits
+    /// leave them out; another member's commit can refer to them.
+    encrypted: HashSet<ProposalRef>,
     /// Groups after an external commit that the server has not accepted yet.
     joining: HashMap<Bytes, MlsGroup>,
 }
@@ -163,8 +166,8 @@ impl<P: Provider> Device<P> {
             .proposals(vec![ProposalType::SelfRemove, ProposalType::Custom(CUSTOM_PROPOSAL)])
             .with_grease(provider.rand())
             .build();
-        let (groups, joining) = (HashMap::new(), HashMap::new());
-        Ok(Device { provider, identity, suite, signer, capabilities, groups, joining })
+        let (groups, joining, encrypted) = (HashMap::new(), HashMap::new(), HashSet::new());
+        Ok(Device { provider, identity, suite, signer, capabilities, groups, encrypted, joining })
     }
 
     fn credential(&self) -> CredentialWithKey {
@@ -212,23 +215,19 @@ impl<P: Provider> Device<P> {
 
     /// Prepares a commit. The group stays in its epoch until `confirm`.
     fn stage(&mut self, request: &Request) -> Result<Staged, Failure> {
-        let mut added = Vec::new();
+        let mut change = Change { add: Vec::new(), remove: Vec::new() };
         for message in &request.add {
             let MlsMessageBodyIn::KeyPackage(package) = read(message)? else {
                 return Err("not a KeyPackage".into());
             };
-            added.push(package.validate(self.provider.crypto(), ProtocolVersion::Mls10)?);
+            change.add.push(package.validate(self.provider.crypto(), ProtocolVersion::Mls10)?);
         }
+        change.remove.extend(request.remove.iter().map(|leaf| LeafNodeIndex::new(*leaf)));
+        let Device { provider, signer, encrypted, .. } = self;
         let group = self.groups.get_mut(&request.group).ok_or("no such group")?;
-        group.set_configuration(self.provider.storage(), &join_config(request.hidden))?;
-        let bundle = group
-            .commit_builder()
-            .propose_adds(added)
-            .propose_removals(request.remove.iter().map(|leaf| LeafNodeIndex::new(*leaf)))
-            .force_self_update(true)
-            .load_psks(self.provider.storage())?
-            .build(self.provider.rand(), self.provider.crypto(), &self.signer, |_| true)?
-            .stage_commit(&self.provider)?;
+        group.set_configuration(provider.storage(), &join_config(request.hidden))?;
+        let chosen = committable(group, provider, signer, encrypted, &change);
+        let bundle = build(group, provider, signer, &change, &chosen)?.stage_commit(provider)?;
         let epoch = group.epoch().as_u64() + 1;
         staged(request.group.clone(), epoch, bundle)
     }
@@ -289,7 +288,16 @@ impl<P: Provider> Device<P> {
             MlsMessageBodyIn::PrivateMessage(message) => message.into(),
             _ => return Err("neither a commit nor a message".into()),
         };
-        let processed = group.process_message(&self.provider, message)?;
+        let is_proposal = message.content_type() == ContentType::Proposal;
+        let is_encrypted = matches!(message, ProtocolMessage::PrivateMessage(_));
+        let processed = match group.process_message(&self.provider, message) {
+            // A proposal that the library refuses is one that no commit contains.
+            Err(_) if is_proposal => {
+                let received = Received { commit: false, proposal: true, sender: String::new(), plaintext: Bytes::default() };
+                return Ok((received, state(group)?));
+            }
+            processed => processed?,
+        };
         let sender = identity(processed.credential())?;
         let received = match processed.into_content() {
             ProcessedMessageContent::ApplicationMessage(message) => {
@@ -301,13 +309,66 @@ impl<P: Provider> Device<P> {
                 Received { commit: true, proposal: false, sender, plaintext: Bytes::default() }
             }
             ProcessedMessageContent::ProposalMessage(proposal) => {
+                let reference = proposal.proposal_reference_ref().clone();
                 group.store_pending_proposal(self.provider.storage(), *proposal)?;
+                if group.commit_builder().load_psks(self.provider.storage()).is_err() {
+                    // It needs a PSK that this device does not have.
+                    group.remove_pending_proposal(self.provider.storage(), &reference)?;
+                } else if is_encrypted {
+                    self.encrypted.insert(reference);
+                }
                 Received { commit: false, proposal: true, sender, plaintext: Bytes::default() }
             }
             _ => return Err("neither a message, nor a commit or proposal of another member".into()),
         };
         Ok((received, state(group)?))
     }
+}
+
+/// What a commit adds and removes, besides the pending proposals.
+struct Change {
+    add: Vec<KeyPackage>,
+    remove: Vec<LeafNodeIndex>,
+}
+
+/// The pending proposals that a commit with the change can contain (RFC 9420 §12.2). A device that put
+/// each pending proposal into each commit could be stopped by one bad proposal.
+fn committable<P: Provider>(
+    group: &mut MlsGroup,
+    provider: &P,
+    signer: &SignatureKeyPair,
+    encrypted: &HashSet<ProposalRef>,
+    change: &Change,
+) -> HashSet<ProposalRef> {
+    let pending: Vec<_> = group.pending_proposals().map(|p| p.proposal_reference_ref().clone()).collect();
+    let mut chosen = HashSet::new();
+    for reference in pending.into_iter().filter(|reference| !encrypted.contains(reference)) {
+        chosen.insert(reference.clone());
+        if build(group, provider, signer, change, &chosen).is_err() {
+            chosen.remove(&reference);
+        }
+    }
+    chosen
+}
+
+/// Builds a commit of the change and of the chosen proposals. The group stays as it is.
+fn build<'a, P: Provider>(
+    group: &'a mut MlsGroup,
+    provider: &'a P,
+    signer: &SignatureKeyPair,
+    change: &Change,
+    chosen: &HashSet<ProposalRef>,
+) -> Result<CommitBuilder<'a, Complete>, Failure> {
+    let wanted = |p: &QueuedProposal| {
+        p.proposal_or_ref_type() == ProposalOrRefType::Proposal || chosen.contains(p.proposal_reference_ref())
+    };
+    Ok(group
+        .commit_builder()
+        .propose_adds(change.add.clone())
+        .propose_removals(change.remove.clone())
+        .force_self_update(true)
+        .load_psks(provider.storage())?
+        .build(provider.rand(), provider.crypto(), signer, wanted)?)
 }
 
 /// The configuration of a group: the tree goes along, and handshakes are readable or hidden.
