@@ -15,7 +15,6 @@ import (
 	"mlsd/convos"
 	"mlsd/features/attachments"
 	"mlsd/features/erasure"
-	"mlsd/features/network"
 	"mlsd/features/transparency"
 	"mlsd/internal/pgtest"
 	"mlsd/operator"
@@ -64,8 +63,7 @@ func TestErasureIsToldToOtherServices(t *testing.T) {
 		w.deliver(w.sender(nil))
 		bob.post(mlsapi.NSIDAcceptInvitation, &mlsapi.AcceptInvitationInput{Service: w.self, ConvoID: convo}).ok()
 	}
-	distrusts.trust, _ = network.ParseTrust("none")
-	distrusts.server = distrusts.boot()
+	distrusts.trusts("")
 	fronts[2].answers(func(a http.ResponseWriter, _ *http.Request) { a.WriteHeader(http.StatusBadGateway) })
 	called := fronts[2].calls.Load()
 

@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"mlsd/api/mlsapi"
+	"mlsd/features/network"
 	"mlsd/internal/serviceauth"
+	"mlsd/keypackages"
 )
 
 const (
@@ -32,8 +34,17 @@ func (h *handlers) GetDeliveryService(c *call, p *mlsapi.GetDeliveryServiceParam
 	return c.reply(out)
 }
 
-// home looks up the person's service, once a place is free.
+// home looks up the person's service, once a place is free. If this service deals with no other
+// service, it looks nobody up: a person with KeyPackages here is at home here.
 func (h *handlers) home(c *call, p *mlsapi.GetDeliveryServiceParams) (home serviceauth.Service, err error) {
+	if h.Network.Alone() {
+		here, err := keypackages.Has(c.ctx, h.DB, p.DID)
+		if err == nil && !here {
+			err = &network.DistrustError{DID: p.DID, Reason: "has no KeyPackages here, and " + h.ServiceDID.String() +
+				" deals with no other service: its operator has chosen none (MLSD_SERVICES)"}
+		}
+		return serviceauth.Service{DID: h.ServiceDID, Endpoint: h.PublicURL}, err
+	}
 	err = h.find(c, 1, func() (err error) {
 		home, err = h.Network.Home(c.ctx, p.DID)
 		return err

@@ -154,6 +154,13 @@ func (r *registry) Home(_ context.Context, did syntax.DID) (syntax.DID, error) {
 	return r.homes[did], r.fails
 }
 
+// trusts boots a node whose MLSD_SERVICES is the text.
+func (w *world) trusts(text string) {
+	w.t.Helper()
+	w.trust = new(must(network.ParseTrust(text))(w))
+	w.server = w.boot()
+}
+
 // at is the same person talking to another service.
 func (u *user) at(w *world) *user { return &user{Identity: u.Identity, Device: u.Device, w: w} }
 
@@ -286,11 +293,9 @@ func TestReceiptsRefused(t *testing.T) {
 	r.fails = serviceauth.ErrHost
 	refuse("of a service that cannot be looked up", "ServiceUnavailable", "", refs, receipts)
 	r.fails = nil
-	here.trust, _ = network.ParseTrust("except " + there.self.String())
-	here.server = here.boot()
-	refuse("of a service that the operator denies", "InvalidReceipt", "takes no receipts of", refs, receipts)
-	here.trust = network.Trust{}
-	here.server = here.boot()
+	here.trusts("did:web:mls.example.edu")
+	refuse("of a service that the operator has not chosen", "InvalidReceipt", "has not chosen", refs, receipts)
+	here.trusts("all")
 
 	// The key that signed is retired: its receipts are refused.
 	rotated := there.rotate()
@@ -365,6 +370,48 @@ func TestGetDeliveryService(t *testing.T) {
 	r.fails = serviceauth.ErrHost
 	alice.get(mlsapi.NSIDGetDeliveryService, "did", bob.did().String()).
 		fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+}
+
+// A service whose operator has chosen nobody believes, asks and tells no other service, and says so.
+// It looks nobody up, and finds its own people. A service that was not chosen is not looked up.
+func TestNeighboursAreChosen(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t)
+	here, there := worlds[0], worlds[1]
+	at := r.open(worlds...)
+	bob.publish()
+	refs, receipts := alice.abroad(there, bob)
+	c := alice.create()
+	home := func(u *user) answer { return alice.get(mlsapi.NSIDGetDeliveryService, "did", u.did().String()) }
+	evil := here.peer()
+	in := alice.delivery(alice, alice.publish(mlstest.LastResort))
+	alice.invites(there, bob) // before the operator changes its mind
+	asked := 0
+	r.asked = func() { asked++ }
+	for text, want := range map[string]string{"": "its operator has chosen none (MLSD_SERVICES)", "b.example": "has not chosen"} {
+		here.trusts(text)
+		asked = 0
+		for what, m := range map[string]string{
+			"a home":        home(bob).fails(http.StatusForbidden, "NotPermitted"),
+			"a receipt":     alice.post(mlsapi.NSIDAddMembers, alice.adding(c, bob, refs, receipts)).fails(400, "InvalidReceipt"),
+			"an invitation": evil.post(mlsapi.NSIDDeliverInvitation, in).fails(http.StatusForbidden, "NotPermitted"),
+			"an erasure": evil.post(mlsapi.NSIDDeliverErasure, &mlsapi.DeliverErasureInput{DID: bob.did()}).
+				fails(http.StatusForbidden, "NotPermitted"),
+		} {
+			if !strings.Contains(m, want) {
+				t.Errorf("MLSD_SERVICES=%q, %s: %q, want %q", text, what, m, want)
+			}
+		}
+		if text == "" {
+			if out := read[mlsapi.GetDeliveryServiceOutput](t, home(alice).ok()); *out.DeliveryService != here.self || asked > 0 {
+				t.Errorf("alice's home is %v, after %d look-ups", out.DeliveryService, asked)
+			}
+		}
+	}
+	here.deliver(here.sender(nil))
+	if n := at[1].calls.Load(); n != 0 {
+		t.Errorf("the service that was not chosen was called %d times", n)
+	}
 }
 
 // Those who look for people whose hosts do not answer do not hold the look-ups of other addresses.

@@ -104,7 +104,7 @@ type world struct {
 	sessions  *sessions.Service   // of the node that was booted last
 	self      syntax.DID          // the service's DID
 	services  network.Services    // of the node that is booted next; nil: there are no other services
-	trust     network.Trust       // of the node that is booted next
+	trust     *network.Trust      // of the node that is booted next; nil: all services
 	servers   *pgtest.Pair        // the database's, if it has a standby; else nil
 	reads     *standby.Reads      // of the node that is booted next; nil: it reads from the primary
 	operator  *reports.PrivateKey // of the node that is booted next; nil: it takes no reports
@@ -213,7 +213,10 @@ func (w *world) boot() *api.Server {
 	w.quotas = quota.New(w.db, w.limits, log, options...)
 	writes := idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys))
 	heads := w.newHeads(log)
-	w.network = network.New(network.Config{DID: w.self, Services: w.services, Seeds: heads.Seeds, Trust: w.trust,
+	if w.trust == nil {
+		w.trust = new(must(network.ParseTrust("all"))(w))
+	}
+	w.network = network.New(network.Config{DID: w.self, Services: w.services, Seeds: heads.Seeds, Trust: *w.trust,
 		AllowLoopback: true})
 	server, err = api.New(complete(api.Config{
 		Attachments: w.newAttachments(writes, log), AttachmentDeleted: w.deleted,

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
 
@@ -53,4 +54,14 @@ func ConsumeElsewhere(ctx context.Context, tx pgx.Tx, r Recipient) error {
 		UPDATE key_packages SET state = 'consumed', consumed_at = clock_timestamp()
 		WHERE did = $1 AND ref = $2 AND NOT last_resort AND state IN ('claimed', 'orphaned')`, r.DID, []byte(r.Ref))
 	return errs.Wrap(err, "consume the KeyPackage")
+}
+
+// Has reports whether a person has KeyPackages at this service that are not withdrawn.
+func Has(ctx context.Context, q pgpool.Queryer, did syntax.DID) (has bool, err error) {
+	rows, err := q.Query(ctx, `
+		SELECT EXISTS (SELECT FROM key_packages WHERE did = $1 AND state IN ('available', 'claimed', 'consumed'))`, did)
+	if err == nil {
+		has, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+	}
+	return has, errs.Wrap(err, "look for KeyPackages of a person")
 }

@@ -79,7 +79,7 @@ var settings = append([]setting{
 		text(func(c *Config) *string { return &c.PublicURL }, checkURL)),
 	one("MLSD_PLC_URL", "PLC directory", "https://plc.directory",
 		text(func(c *Config) *string { return &c.PLCURL }, checkPLCURL)),
-	one("MLSD_SERVICES", "other services that this one deals with: all, none, only DID …, or except DID …", "all",
+	one("MLSD_SERVICES", "other services that this one deals with: DIDs, and domains for the did:web services in them; empty: none; all: whoever asks", "",
 		value(func(c *Config) *network.Trust { return &c.Services }, network.ParseTrust)),
 	onOff("MLSD_ALLOW_LOOPBACK", "fetch did:web documents from this machine too, and call webhooks on it (development)", "false", func(c *Config) *bool { return &c.AllowLoopback }),
 	one("MLSD_WELCOME_GRACE", "how long a fetched Welcome waits for its confirmation", "5m",

@@ -9,7 +9,7 @@ import (
 )
 
 var inspectServices = question("services",
-	"budgets of services that deliver invitations, and homes that have not taken ours (MLSD_SERVICES stops a service)",
+	"budgets of services that deliver invitations, and homes that have not taken ours (MLSD_SERVICES chooses services)",
 	func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 		return ReadServices(ctx, tx, c.rows())
 	})

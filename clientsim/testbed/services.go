@@ -27,12 +27,13 @@ type Service struct {
 	*World // its server, and what clients do there
 	DID    syntax.DID
 	// Link is the network between the other services and this one.
-	Link  *FaultyTransport
-	front *xrpc.Site
+	Link   *FaultyTransport
+	front  *xrpc.Site
+	server *Proc
 }
 
-// WithServices runs play on n services whose servers have these settings. The services know each
-// other by their DID documents. People of this world can choose one of the services as their home.
+// WithServices runs play on n services whose servers have these settings. The services have
+// chosen each other by DID. People of this world can choose one of the services as their home.
 // The world's own server takes no part. Afterwards, everything that the services' clients did is
 // checked.
 func (w *World) WithServices(ctx context.Context, n int, settings map[string]string,
@@ -40,13 +41,20 @@ func (w *World) WithServices(ctx context.Context, n int, settings map[string]str
 	var all []*Service
 	err := Attempt(func() {
 		for i := range n {
-			all = append(all, Must(w.startService(ctx, i, settings)))
+			all = append(all, Must(w.newService(i)))
+		}
+		names := make([]string, n) // the services have chosen each other
+		for i, s := range all {
+			names[i] = s.DID.String()
+		}
+		for i, s := range all {
+			Check(s.start(ctx, w, i, settings, strings.Join(names, " ")))
 		}
 		play(all)
 	})
 	for i, s := range all {
 		if err != nil {
-			w.Note("service %d: %s", i+1, s.Server.log)
+			w.Note("service %d: %s", i+1, s.server.log)
 			continue
 		}
 		s.Check(ctx)
@@ -57,32 +65,40 @@ func (w *World) WithServices(ctx context.Context, n int, settings map[string]str
 		w.Stats.Replays.Add(s.Stats.Replays.Load())
 	}
 	for _, s := range all {
-		s.CloseIdle()
-		err = errors.Join(err, s.Server.Stop(), s.front.Close())
+		if s.World != nil {
+			s.CloseIdle()
+		}
+		err = errors.Join(err, s.server.Stop(), s.front.Close())
 	}
 	Check(err)
 }
 
-func (w *World) startService(ctx context.Context, i int, settings map[string]string) (_ *Service, err error) {
+// newService returns a service with an address and a DID. Its server does not run yet.
+func (w *World) newService(i int) (_ *Service, err error) {
 	defer Catch(&err)
-	server := w.Server.another(fmt.Sprintf("-service-%d", i+1))
-	maps.Copy(server.env, settings)
 	s := &Service{Link: NewFaultyTransport(Unrepeated{FastTransport()})}
-	s.front = Must(xrpc.Serve("127.0.0.1:0", s.answer(server)))
+	s.server = w.Server.another(fmt.Sprintf("-service-%d", i+1))
+	s.front = Must(xrpc.Serve("127.0.0.1:0", s.answer(s.server)))
 	at, err := url.Parse(s.front.URL)
 	if err != nil {
 		return nil, errors.Join(err, s.front.Close())
 	}
 	s.DID = syntax.DID("did:web:localhost%3A" + at.Port())
-	server.env["MLSD_SERVICE_DID"] = s.DID.String()
-	if err := server.Start(ctx, nil); err != nil {
-		return nil, errors.Join(err, s.front.Close())
+	return s, nil
+}
+
+// start starts the server of the service, which deals with the services of that list.
+func (s *Service) start(ctx context.Context, w *World, i int, settings map[string]string, services string) error {
+	maps.Copy(s.server.env, settings)
+	s.server.env["MLSD_SERVICE_DID"], s.server.env["MLSD_SERVICES"] = s.DID.String(), services
+	if err := s.server.Start(ctx, nil); err != nil {
+		return err
 	}
 	s.World = NewWorld(Target{
-		Base: server.URL(), Audience: s.DID.String(), Transport: Unrepeated{FastTransport()}, Server: server, Dir: w.dir,
+		Base: s.server.URL(), Audience: s.DID.String(), Transport: Unrepeated{FastTransport()}, Server: s.server, Dir: w.dir,
 	}, w.Options, uint64(i), w.Progress)
 	s.Suite = w.Suite
-	return s, nil
+	return nil
 }
 
 // answer returns the handler that other services reach at the address in the service's DID

@@ -10,8 +10,11 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
 	. "mlsd/clientsim/steps"
 	"mlsd/cmd/mlsd-dev/devserver"
+	mlsnetwork "mlsd/features/network"
 	"mlsd/internal/localpg"
 	"mlsd/node"
 )
@@ -68,15 +71,18 @@ func startNetwork(
 		return nil, err
 	}
 	if err := Attempt(func() {
-		for i, l := range listeners {
+		var names []syntax.DID
+		for _, l := range listeners {
 			one := &service{listener: l, cfg: cfg, url: Must(urlOf(l.Addr()))}
-			directory := one.url
-			if i > 0 {
-				directory = all.services[0].url
-			}
-			Check(forDevelopment(&one.cfg, l.Addr(), directory))
-			one.nodes = Must(startInstances(ctx, one.cfg, l.Addr(), all.databases, log))
 			all.services = append(all.services, one)
+			Check(forDevelopment(&one.cfg, l.Addr(), all.services[0].url))
+			names = append(names, one.cfg.ServiceDID)
+		}
+		for _, one := range all.services {
+			if one.cfg.Services.Nobody() {
+				one.cfg.Services = mlsnetwork.Trusting(names...)
+			}
+			one.nodes = Must(startInstances(ctx, one.cfg, one.listener.Addr(), all.databases, log))
 		}
 	}); err != nil {
 		return nil, errors.Join(err, all.close(ctx))
@@ -161,7 +167,9 @@ func (all *network) shutdown() (err error) {
 // close ends all instances, stops PostgreSQL and removes its directory.
 func (all *network) close(ctx context.Context) error {
 	for _, one := range all.services {
-		one.nodes.close(ctx)
+		if one.nodes != nil {
+			one.nodes.close(ctx)
+		}
 	}
 	return all.databases.close(context.WithoutCancel(ctx))
 }

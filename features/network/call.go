@@ -76,8 +76,8 @@ func (s *Service) token(aud syntax.DID, lxm string) (string, error) {
 func (s *Service) call(ctx context.Context, to syntax.DID, lxm string, input any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if !s.cfg.Trust.Allows(to) {
-		return &refusedError{"this service does not deal with " + to.String()}
+	if err := s.Deals(to); err != nil {
+		return &refusedError{err.Error()}
 	}
 	service, err := s.cfg.Services.Service(ctx, to)
 	if err != nil {

@@ -53,62 +53,87 @@ func New(c Config) *Service {
 	return &Service{c, outgoing.NewClient(c.AllowLoopback, perHome, nil)}
 }
 
-// Trust says which other services this service deals with: all services, only the services of a
-// list, or all services except those of a list.
+// Trust says which other services this service deals with. The zero value is: with none.
 type Trust struct {
-	only     bool
-	services []syntax.DID
+	all      bool
+	services []string // DIDs, and domains in lower case
 }
 
-// ParseTrust reads "all", "none", "only DID …" or "except DID …", with spaces or commas between
-// DIDs.
+// ParseTrust reads "all", or DIDs and domains with spaces or commas between them. A domain stands
+// for the services with a did:web whose host is the domain or lies in it.
 func ParseTrust(text string) (t Trust, err error) {
 	words := strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' })
-	switch {
-	case slices.Equal(words, []string{"all"}):
-		return Trust{}, nil
-	case slices.Equal(words, []string{"none"}):
-		return Trust{only: true}, nil
-	case len(words) < 2 || words[0] != "only" && words[0] != "except":
-		return t, fmt.Errorf(`got %q; want all, none, "only DID …" or "except DID …"`, text)
+	if slices.Equal(words, []string{"all"}) {
+		return Trust{all: true}, nil
 	}
-	t.only = words[0] == "only"
-	for _, word := range words[1:] {
-		did, err := syntax.ParseDID(word)
-		if err != nil {
-			return t, fmt.Errorf("%q is not a DID", word)
+	for _, word := range words {
+		if !strings.HasPrefix(word, "did:") {
+			word = strings.ToLower(word)
+			_, err = syntax.ParseHandle(word)
+		} else {
+			_, err = syntax.ParseDID(word)
 		}
-		t.services = append(t.services, did)
+		if err != nil {
+			return Trust{}, fmt.Errorf("%q is neither a DID nor a domain; want them, or all, or nothing for no service", word)
+		}
+		t.services = append(t.services, word)
 	}
 	return t, nil
 }
 
+// Trusting returns the Trust in these services alone.
+func Trusting(services ...syntax.DID) (t Trust) {
+	for _, did := range services {
+		t.services = append(t.services, did.String())
+	}
+	return t
+}
+
+// Nobody reports whether this service deals with no other service.
+func (t Trust) Nobody() bool { return !t.all && len(t.services) == 0 }
+
 // Allows reports whether this service deals with another service.
-func (t Trust) Allows(service syntax.DID) bool { return slices.Contains(t.services, service) == t.only }
+func (t Trust) Allows(service syntax.DID) bool {
+	host, isWeb := strings.CutPrefix(strings.ToLower(service.String()), "did:web:")
+	return t.all || slices.ContainsFunc(t.services, func(chosen string) bool {
+		return chosen == service.String() || isWeb && (host == chosen || strings.HasSuffix(host, "."+chosen))
+	})
+}
 
 // String returns the text that ParseTrust reads.
 func (t Trust) String() string {
-	words := []string{"except"}
-	switch {
-	case len(t.services) == 0 && t.only:
-		return "none"
-	case len(t.services) == 0:
+	if t.all {
 		return "all"
-	case t.only:
-		words[0] = "only"
 	}
-	for _, did := range t.services {
-		words = append(words, did.String())
-	}
-	return strings.Join(words, " ")
+	return strings.Join(t.services, " ")
 }
+
+// Deals returns a *DistrustError if the operator has not chosen another service.
+func (s *Service) Deals(other syntax.DID) error {
+	switch {
+	case other == s.cfg.DID || s.cfg.Trust.Allows(other):
+		return nil
+	case s.cfg.Trust.Nobody():
+		return &DistrustError{other, "is another service, and " + s.cfg.DID.String() +
+			" deals with no other service: its operator has chosen none (MLSD_SERVICES)"}
+	}
+	return &DistrustError{other, "is a service that the operator of " + s.cfg.DID.String() +
+		" has not chosen (MLSD_SERVICES)"}
+}
+
+// Alone reports whether this service deals with no other service. Then it looks nobody up.
+func (s *Service) Alone() bool { return s.cfg.Trust.Nobody() }
 
 // Home finds the delivery service that a person has chosen. The service's DID is "" if there is no
 // such person, or if the person has no such record. Its Endpoint is "" if its DID document names
-// none. Error: ErrLookup.
+// none. A service that the operator has not chosen is not looked up. Errors: *DistrustError,
+// ErrLookup.
 func (s *Service) Home(ctx context.Context, did syntax.DID) (serviceauth.Service, error) {
 	home, err := s.home(ctx, did)
 	if err != nil || home == "" {
+		return serviceauth.Service{}, err
+	}
+	if err := s.Deals(home); err != nil {
 		return serviceauth.Service{}, err
 	}
 	service, err := s.cfg.Services.Service(ctx, home)

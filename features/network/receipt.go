@@ -113,8 +113,8 @@ func (s *Service) Verify(ctx context.Context, caller syntax.DID, receipts []stri
 			return nil, u.refuse("it is for the claimant %s, and you are %s", u.claimant, caller)
 		case !s.cfg.Now().Before(u.end):
 			return nil, u.refuse("the claim has ended at %s: claim another KeyPackage", u.end.UTC().Format(time.RFC3339))
-		case !s.cfg.Trust.Allows(u.Service):
-			return nil, u.refuse("this service takes no receipts of %s", u.Service)
+		case s.Deals(u.Service) != nil:
+			return nil, u.refuse("%v", s.Deals(u.Service))
 		}
 		if people[u.DID] = struct{}{}; len(people) > maxPeople {
 			return nil, u.refuse("they are of more than %d people", maxPeople)

@@ -40,16 +40,20 @@ type Peer struct {
 }
 
 // Peer finds out whether a verified caller is a delivery service that this service deals with. It
-// makes a look-up if the caller is not remembered. Errors: *DistrustError, ErrLookup.
+// looks up a caller that the operator has chosen and that is not remembered. Errors: *DistrustError, ErrLookup.
 func (s *Service) Peer(ctx context.Context, caller syntax.DID) (Peer, error) {
+	if caller == s.cfg.DID {
+		return Peer{}, &DistrustError{caller, "is this service itself"}
+	}
+	if err := s.Deals(caller); err != nil {
+		return Peer{}, err
+	}
 	service, err := s.cfg.Services.Service(ctx, caller)
 	switch {
 	case errors.Is(err, serviceauth.ErrNoService):
 		return Peer{}, &DistrustError{caller, "is no delivery service"}
 	case err != nil:
 		return Peer{}, fmt.Errorf("%w: %s: %w", ErrLookup, caller, err)
-	case caller == s.cfg.DID || !s.cfg.Trust.Allows(caller):
-		return Peer{}, &DistrustError{caller, "is a service that this one does not deal with"}
 	}
 	return Peer{DID: caller, Domain: service.Domain}, nil
 }
