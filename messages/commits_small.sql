@@ -10,7 +10,7 @@ JOIN convos c ON c.id = me.convo_id
 LEFT JOIN LATERAL (
 	SELECT seq, kind, sender_did, epoch, CASE WHEN octet_length(body) <= @bytes THEN body END AS body, embed_type, embed_uri, created_at
 	FROM messages
-	WHERE convo_id = @convo
+	WHERE convo_id = @convo AND (me.left_at IS NULL OR @former)
 		AND seq BETWEEN greatest(me.joined_seq, @after::bigint + 1) AND least(c.last_seq, me.left_seq, @upto) AND kind = 3 AND epoch >= (
 			SELECT epoch FROM messages WHERE convo_id = @convo AND seq >= greatest(me.joined_seq, @after::bigint + 1) ORDER BY seq LIMIT 1)
 	ORDER BY epoch LIMIT @limit

@@ -12,7 +12,7 @@ LEFT JOIN LATERAL (
 	SELECT seq, kind, sender_did, epoch, body, embed_type, embed_uri, created_at, lead(true) OVER so_far IS NOT NULL AS more,
 		sum(octet_length(body)) OVER so_far AS total, row_number() OVER so_far AS nth
 	FROM messages
-	WHERE convo_id = @convo
+	WHERE convo_id = @convo AND (me.left_at IS NULL OR @former)
 		AND seq BETWEEN greatest(me.joined_seq, @after::bigint + 1) AND least(c.last_seq, me.left_seq, @upto) AND (kind < 3 OR @commits)
 	WINDOW so_far AS (ORDER BY seq ROWS UNBOUNDED PRECEDING)
 	ORDER BY seq LIMIT @limit

@@ -41,6 +41,7 @@ type Page struct {
 	Reader   syntax.DID
 	After    int64      // the page begins after this seq; 0 is the beginning of what Reader may read
 	Behind   *uuid.UUID // the page also begins after the message with this id
+	Former   bool       // if Reader has left, it reads what was written before
 	Entries  Selection
 	Limit    int   // how many messages, at most
 	MaxBytes int64 // how many bytes of bodies, at most; the first message is read even if it is larger
@@ -76,7 +77,7 @@ var (
 // must not be the first. After an error, drop what yield got.
 //
 // Errors: ErrConvoNotFound for readers who were never members, and for convos that do not exist;
-// ErrNotMember for former members who have read all that was written before they left;
+// ErrNotMember for former members, unless p.Former is set and there is something for them;
 // ErrInvalidCursor; the errors of p.Large.
 func Read(ctx context.Context, q pgpool.Queryer, p Page, yield func(*Message) bool) (end End, err error) {
 	r := reading{Page: p, yield: yield, upTo: math.MaxInt64, seqs: seqsOf(p.ConvoID), senders: map[string]syntax.DID{}}
@@ -144,7 +145,7 @@ func (r *reading) runLarge(ctx context.Context, q pgpool.Queryer, bytes int64) (
 func (r *reading) args(limit int, bytes int64) pgx.NamedArgs {
 	return pgx.NamedArgs{
 		"convo": r.ConvoID, "reader": r.Reader, "after": r.After, "cursor": r.cursor, "upto": r.upTo, "limit": limit,
-		"bytes": bytes, "commits": r.Entries == Everything, "first": r.n == 0,
+		"bytes": bytes, "commits": r.Entries == Everything, "first": r.n == 0, "former": r.Former,
 	}
 }
 

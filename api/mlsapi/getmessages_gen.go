@@ -27,6 +27,9 @@ type GetMessagesParams struct {
 	// Log position: return the entries after it. With sinceMessage as well, the
 	// later position counts.
 	SinceSeq *int64
+	// If true, a former member reads what was written before it left, and gets
+	// NotMember only after that. Otherwise it gets NotMember at once.
+	UntilLeft *bool
 }
 
 // Known values of GetMessagesParams.MessageType.
@@ -57,6 +60,9 @@ func DecodeGetMessagesParams(query url.Values) (*GetMessagesParams, error) {
 	}
 	if s, ok := p.One("sinceSeq", false); ok {
 		v.SinceSeq = lexcodec.Pointer(p.Integer(s, 0, lexcodec.MaxInteger))
+	}
+	if s, ok := p.One("untilLeft", false); ok {
+		v.UntilLeft = lexcodec.Pointer(p.Boolean(s))
 	}
 	if p.Err != nil {
 		return nil, p.Err

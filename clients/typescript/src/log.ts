@@ -93,7 +93,7 @@ export class Log {
     const since = thread.last === "" ? { sinceSeq: thread.cursor } : { sinceMessage: thread.last }
     try {
       const page = await this.core.api.query(mls.getMessages.main, {
-        convoId: thread.convoId, messageType: "all", limit: pageSize, ...since,
+        convoId: thread.convoId, messageType: "all", limit: pageSize, untilLeft: true, ...since,
       })
       return (page.lastSeq ?? thread.cursor) < thread.cursor ? undefined : page
     } catch (err) {

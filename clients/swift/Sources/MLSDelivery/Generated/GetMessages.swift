@@ -19,6 +19,9 @@ public enum GetMessages: Query {
         /// Log position: return the entries after it. With sinceMessage as well, the later
         /// position counts.
         public var sinceSeq: Int?
+        /// If true, a former member reads what was written before it left, and gets NotMember only
+        /// after that. Otherwise it gets NotMember at once.
+        public var untilLeft: Bool?
 
         public struct MessageType: OpenEnum {
             public let rawValue: String
@@ -33,13 +36,15 @@ public enum GetMessages: Query {
             limit: Int? = nil,
             messageType: MessageType? = nil,
             sinceMessage: String? = nil,
-            sinceSeq: Int? = nil
+            sinceSeq: Int? = nil,
+            untilLeft: Bool? = nil
         ) {
             self.convoId = convoId
             self.limit = limit
             self.messageType = messageType
             self.sinceMessage = sinceMessage
             self.sinceSeq = sinceSeq
+            self.untilLeft = untilLeft
         }
 
         public func check() throws {
@@ -54,6 +59,7 @@ public enum GetMessages: Query {
             list.add("messageType", messageType)
             list.add("sinceMessage", sinceMessage)
             list.add("sinceSeq", sinceSeq)
+            list.add("untilLeft", untilLeft)
             return list.items
         }
     }
