@@ -143,10 +143,11 @@ func (s *Service) lookUp(ctx context.Context, all []unverified) error {
 	g.SetLimit(lookups)
 	for _, u := range all {
 		g.Go(func() error {
-			if _, err := s.cfg.Services.Service(ctx, u.Service); err != nil && !errors.Is(err, serviceauth.ErrNoService) {
+			_, err := s.cfg.Services.Service(ctx, u.Service, serviceauth.Remembered)
+			if err != nil && !errors.Is(err, serviceauth.ErrNoService) {
 				return fmt.Errorf("%w: %s: %w", ErrLookup, u.Service, err)
 			}
-			_, err := s.home(ctx, u.DID)
+			_, err = s.home(ctx, u.DID, serviceauth.Recent)
 			return err
 		})
 	}
@@ -155,9 +156,9 @@ func (s *Service) lookUp(ctx context.Context, all []unverified) error {
 
 // check checks who has signed a receipt, and that this is the home of the KeyPackage's owner.
 func (s *Service) check(ctx context.Context, u unverified) error {
-	service, err := s.cfg.Services.Service(ctx, u.Service)
+	service, err := s.cfg.Services.Service(ctx, u.Service, serviceauth.Remembered)
 	if err == nil && service.Keys[u.kid] == nil {
-		service, err = s.cfg.Services.Refresh(ctx, u.Service) // it can have a new key
+		service, err = s.cfg.Services.Service(ctx, u.Service, serviceauth.Recent) // it can have a new key
 	}
 	if errors.Is(err, serviceauth.ErrNoService) {
 		return u.refuse("%s is no delivery service", u.Service)
@@ -172,7 +173,7 @@ func (s *Service) check(ctx context.Context, u unverified) error {
 	if err := key.HashAndVerify([]byte(u.signed), u.signature); err != nil {
 		return u.refuse("its signature is not of the key %s of %s", u.kid, u.Service)
 	}
-	home, err := s.home(ctx, u.DID)
+	home, err := s.home(ctx, u.DID, serviceauth.Recent)
 	if err != nil {
 		return err
 	}
