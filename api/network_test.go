@@ -412,13 +412,14 @@ func TestNeighboursAreChosen(t *testing.T) {
 	}
 }
 
-// Those who look for people whose hosts do not answer do not hold the look-ups of other addresses.
+// N9: callers behind one address have look-ups of their own. Three whose hosts do not answer refuse
+// nobody else's, and the address has a bound.
 func TestSlowHomes(t *testing.T) {
 	t.Parallel()
-	const most = 8
+	const ofCaller, ofAddress = 4, 24
 	r, worlds := newRegistry(t, service)
 	w := worlds[0]
-	users := make([]*user, most+2)
+	users := make([]*user, ofAddress/ofCaller+2)
 	for i := range users {
 		users[i] = w.user()
 	}
@@ -429,14 +430,43 @@ func TestSlowHomes(t *testing.T) {
 		return w.answerTo(address, q)
 	}
 	var waiting sync.WaitGroup
-	for i := range most {
-		waiting.Go(func() { find(i, "203.0.113.1").ok() })
+	hang := func(users ...int) {
+		for _, i := range users {
+			for range ofCaller {
+				waiting.Go(func() { find(i, "203.0.113.1").ok() })
+			}
+		}
+		slow.await(ofCaller * len(users))
 	}
-	slow.await(most)
-	find(most, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
-	find(most+1, "203.0.113.2").ok()
+	hang(0, 1, 2)
+	find(0, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	find(3, "203.0.113.1").ok()
+	slow.over = false
+	hang(3, 4, 5)
+	find(6, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	find(7, "203.0.113.2").ok()
 	close(slow.released)
 	waiting.Wait()
+}
+
+// N4: what one caller makes us look up has a rate, and does not take from that of tokens.
+func TestFindingHasARate(t *testing.T) {
+	t.Parallel()
+	_, worlds := newRegistry(t, service)
+	w := worlds[0]
+	alice, bob := w.user(), w.user()
+	find := func(u *user) answer {
+		q := w.request(http.MethodGet, mlsapi.NSIDGetDeliveryService, url.Values{"did": {alice.did().String()}}, nil,
+			u.authorization(mlsapi.NSIDGetDeliveryService))
+		return w.answerTo("203.0.113.1", q)
+	}
+	n := 0
+	for ; n < 1000 && find(alice).status == http.StatusOK; n++ {
+	}
+	if n < 200 || n == 1000 {
+		t.Errorf("%d look-ups of one caller", n)
+	}
+	find(bob).ok()
 }
 
 // The DID document has the service's keys under their numbers, and the one that signs also as #atproto:

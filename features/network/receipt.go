@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -135,7 +136,7 @@ func (s *Service) Verify(ctx context.Context, caller syntax.DID, receipts []stri
 }
 
 // lookups is how many look-ups a request makes at a time.
-const lookups = 8
+const lookups = 4
 
 // lookUp looks up the services and the homes that check asks for, so that it finds them remembered.
 func (s *Service) lookUp(ctx context.Context, all []unverified) error {
@@ -228,8 +229,8 @@ func parseReceipt(raw string) (u unverified, err error) {
 	if u.Ref, err = hex.DecodeString(r.Ref); err != nil || u.Ref.String() != r.Ref || len(u.Ref) == 0 {
 		return u, errors.New("keyPackageRef is not lower-case hexadecimal")
 	}
-	if r.ExpiresAt == nil || r.DeviceID == "" || len(r.DeviceID) > maxDeviceID {
-		return u, fmt.Errorf("it needs exp and a deviceId of at most %d bytes", maxDeviceID)
+	if r.ExpiresAt == nil || r.DeviceID == "" || len(r.DeviceID) > maxDeviceID || strings.ContainsRune(r.DeviceID, 0) {
+		return u, fmt.Errorf("it needs exp and a deviceId of at most %d bytes, none of which is 0", maxDeviceID)
 	}
 	u.DeviceID, u.CipherSuite, u.end = r.DeviceID, mls.CipherSuite(r.CipherSuite), r.ExpiresAt.Time
 	u.LastResort = r.LastResort
