@@ -17,6 +17,7 @@ import (
 	"mlsd/features/erasure"
 	"mlsd/features/transparency"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/serviceauth"
 	"mlsd/operator"
 	"mlsd/people/accounts"
 )
@@ -188,4 +189,49 @@ func TestErasureByHome(t *testing.T) {
 	tell("its own again", bob, false, 1)
 	alice.post(mlsapi.NSIDDeliverErasure, &mlsapi.DeliverErasureInput{DID: bob.did()}).
 		fails(http.StatusForbidden, "NotPermitted")
+}
+
+// N1: a former home cannot erase a person, although it is remembered as the home. If the person's
+// record cannot be read now, nothing is done.
+func TestErasureByAFormerHome(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t, "did:web:mls.example.org")
+	here, old, home := worlds[0], worlds[1], worlds[2]
+	r.open(worlds...)
+	in := alice.creation(newGroup(t))
+	in.InitialMembers = append(in.InitialMembers, bob.did())
+	alice.post(mlsapi.NSIDCreateConvo, in).ok()
+	r.lives(bob, home)
+	r.old = map[syntax.DID]syntax.DID{bob.did(): old.self}
+	tell := func(by *world, wantRefused bool, erasures int) {
+		t.Helper()
+		refused, err := by.network.TellErasure(t.Context(), here.self, bob.did())
+		if n := here.count(`SELECT count(*) FROM erasures`); refused != wantRefused || n != erasures {
+			t.Errorf("%s: refused %v, %v; %d erasures", by.self, refused, err, n)
+		}
+	}
+	tell(old, true, 0)
+	r.fails = serviceauth.ErrBusy
+	tell(home, false, 0)
+	r.fails = nil
+	tell(home, false, 1)
+}
+
+// A key that cannot be looked up now, and may have been replaced, erases nobody.
+func TestErasureByAStaleKey(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t)
+	here, there := worlds[0], worlds[1]
+	r.open(worlds...)
+	bob.at(here).get(mlsapi.NSIDGetConvos).ok() // now both keys are known
+	if _, err := there.network.TellErasure(t.Context(), here.self, alice.did()); err == nil {
+		t.Error("the erasure of a person of another home is taken")
+	}
+	here.directory.Fail(serviceauth.ErrHost)
+	if refused, err := there.network.TellErasure(t.Context(), here.self, bob.did()); refused || err == nil {
+		t.Errorf("the home's erasure: refused %v, %v", refused, err)
+	}
+	bob.at(here).post(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{}).
+		fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+	bob.at(here).get(mlsapi.NSIDGetConvos).ok()
 }

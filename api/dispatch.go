@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"mime"
 	"net/http"
 	"net/url"
@@ -179,6 +180,9 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 		return verified, err
 	}
 	token, err := s.cfg.Auth.Validate(ctx, cl.address, authorization, syntax.NSID(name), route.token != reusable, mayCall)
+	if err == nil && route.noSession && token.Stale {
+		err = fmt.Errorf("%w: the key of %s is not known now", serviceauth.ErrUnavailable, token.Caller)
+	}
 	if err == nil && route.token == usedByDispatch {
 		err = token.Use(ctx)
 		verified = verified && !errors.Is(err, serviceauth.ErrReplayed)

@@ -15,7 +15,6 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/idem"
-	"mlsd/internal/limit"
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
 	"mlsd/people/quota"
@@ -37,7 +36,7 @@ type handlers struct {
 	// places are taken by requests that verify signatures outside a transaction, by large pages,
 	// and by exports.
 	places  places
-	finders *limit.Queue // look-ups of services, by address
+	finders finders // look-ups of services and homes
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
+	"mlsd/keypackages"
 	"mlsd/people/quota"
 )
 
@@ -148,10 +150,10 @@ func TestDeliveriesAtOnce(t *testing.T) {
 	}
 }
 
-// Who sends receipts of people whose hosts do not answer does not hold the look-ups of other addresses.
+// Who sends receipts of people whose hosts do not answer does not hold the look-ups of others.
 func TestSlowHomesOfReceipts(t *testing.T) {
 	t.Parallel()
-	const most = 8
+	const most = 4
 	r, worlds := newRegistry(t, service, peer)
 	w := worlds[0]
 	alice, bob, carol := w.user(), w.user(), w.user()
@@ -174,7 +176,8 @@ func TestSlowHomesOfReceipts(t *testing.T) {
 	var waiting sync.WaitGroup
 	waiting.Go(func() { add(alice, "203.0.113.1") })
 	slow.await(most)
-	add(bob, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	add(alice, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	add(bob, "203.0.113.1").fails(http.StatusBadRequest, "InvalidReceipt")
 	add(carol, "203.0.113.2").fails(http.StatusBadRequest, "InvalidReceipt")
 	close(slow.released)
 	waiting.Wait()
@@ -206,7 +209,7 @@ func TestSilentHomesDelayNobody(t *testing.T) {
 // The same holds for a service that speaks for people whose hosts do not answer.
 func TestSlowHomesOfErasures(t *testing.T) {
 	t.Parallel()
-	const most = 8
+	const most = 4
 	r, worlds := newRegistry(t, service, peer)
 	w := worlds[0]
 	evil := w.peer()
@@ -226,7 +229,31 @@ func TestSlowHomesOfErasures(t *testing.T) {
 	}
 	slow.await(most)
 	erase(most, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
-	erase(most+1, "203.0.113.2").fails(http.StatusForbidden, "NotPermitted")
+	home := w.request(http.MethodGet, mlsapi.NSIDGetDeliveryService, url.Values{"did": {people[0].did().String()}}, nil,
+		people[most+1].authorization(mlsapi.NSIDGetDeliveryService))
+	w.answerTo("203.0.113.1", home).ok()
 	close(slow.released)
 	waiting.Wait()
+}
+
+// N10: text of another service that no column can hold is refused by name.
+func TestTextOfOthers(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t)
+	here, there := worlds[0], worlds[1]
+	r.open(worlds...)
+	bob.publish()
+	refs, _ := alice.abroad(there, bob)
+	receipt, err := there.network.Receipts([]keypackages.Claimed{{DID: bob.did(), DeviceID: "a\x00b", Ref: refs[0],
+		CipherSuite: mlstest.Suite}}, alice.did(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice.post(mlsapi.NSIDAddMembers, alice.adding(alice.create(), bob, refs, receipt)).
+		fails(http.StatusBadRequest, "InvalidReceipt")
+	in := alice.delivery(bob, refs[0])
+	in.DeviceID = "a\x00b"
+	if a := here.peer().post(mlsapi.NSIDDeliverInvitation, in); a.status/100 != 4 {
+		t.Errorf("an invitation: %d %s", a.status, a.body)
+	}
 }

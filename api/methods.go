@@ -36,7 +36,8 @@ type policy struct {
 	// the database. See [admission].
 	expensive bool
 	token     tokenUse
-	// noSession says that the method accepts no sessions, only service-auth tokens.
+	// noSession says that the method accepts no sessions, only service-auth tokens, and none whose key
+	// is stale: it destroys or admits.
 	noSession bool
 	// recordLife is the lifetime of the method's idempotency records, unless the operator sets
 	// another lifetime. 0 means that the method writes no records.

@@ -32,10 +32,13 @@ func (h *handlers) receipts(c *call, texts []string) (f foreign, err error) {
 	return f, err
 }
 
-// withReceipts adds receipts to the answer of a claim that was made at the given time.
+// withReceipts adds receipts to the answer of a claim that was made at the given time. The caller pays
+// for the signatures, also if it repeats the claim.
 func (h *handlers) withReceipts(c *call, out *mlsapi.GetKeyPackagesOutput, claimed []keypackages.Claimed,
 	at time.Time) error {
+	begun := time.Now()
 	receipts, err := h.Network.Receipts(claimed, c.caller, at)
+	c.spend(int(time.Since(begun) / unitVerification))
 	if err != nil {
 		return err
 	}

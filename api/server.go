@@ -31,7 +31,6 @@ import (
 	"mlsd/features/requests"
 	"mlsd/features/transparency"
 	"mlsd/idem"
-	"mlsd/internal/limit"
 	"mlsd/internal/ratelog"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/standby"
@@ -160,7 +159,7 @@ func New(cfg Config) (*Server, error) {
 			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Metrics, cfg.Log),
 			rates:   newLimiter(cfg.Rates, cfg.Gate.Percent, cfg.Proxies), openings: newOpenings(),
 			admission: newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics),
-			places:    newPlaces(runtime.GOMAXPROCS(0)), finders: &limit.Queue{Share: findersOfAddress},
+			places:    newPlaces(runtime.GOMAXPROCS(0)), finders: newFinders(),
 		},
 		memory:  newMemory(),
 		bounded: bounded,

@@ -15,6 +15,8 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/golang-jwt/jwt/v5"
+
+	"mlsd/internal/serviceauth"
 )
 
 const (
@@ -79,7 +81,7 @@ func (s *Service) call(ctx context.Context, to syntax.DID, lxm string, input any
 	if err := s.Deals(to); err != nil {
 		return &refusedError{err.Error()}
 	}
-	service, err := s.cfg.Services.Service(ctx, to)
+	service, err := s.cfg.Services.Service(ctx, to, serviceauth.Remembered)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"mlsd/internal/errs"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/serviceauth"
 )
 
 // Joined returns at most limit services where a person has accepted an invitation, in order, except
@@ -32,10 +33,10 @@ func (s *Service) TellErasure(ctx context.Context, to, did syntax.DID) (refused 
 	return errors.As(err, new(*refusedError)), err
 }
 
-// CheckHome checks that a person has chosen the service that speaks for the person. It makes a
-// look-up if the person is not remembered. Errors: *DistrustError, ErrLookup.
+// CheckHome checks that a person has chosen the service that speaks for the person, by a look at the
+// person's record now: what the service says destroys. Errors: *DistrustError, ErrLookup.
 func (s *Service) CheckHome(ctx context.Context, service, did syntax.DID) error {
-	home, err := s.home(ctx, did)
+	home, err := s.home(ctx, did, serviceauth.Now)
 	if err != nil {
 		return err
 	}

@@ -22,9 +22,8 @@ var ErrLookup = errors.New("a look-up failed")
 // Services finds services, and the service of a person. [serviceauth.Services] looks them up in the
 // network; its methods document the errors.
 type Services interface {
-	Service(ctx context.Context, did syntax.DID) (serviceauth.Service, error)
-	Refresh(ctx context.Context, did syntax.DID) (serviceauth.Service, error)
-	Home(ctx context.Context, did syntax.DID) (syntax.DID, error)
+	Service(ctx context.Context, did syntax.DID, age time.Duration) (serviceauth.Service, error)
+	Home(ctx context.Context, did syntax.DID, age time.Duration) (syntax.DID, error)
 }
 
 // Config configures a Service. All fields without a default are required.
@@ -129,14 +128,14 @@ func (s *Service) Alone() bool { return s.cfg.Trust.Nobody() }
 // none. A service that the operator has not chosen is not looked up. Errors: *DistrustError,
 // ErrLookup.
 func (s *Service) Home(ctx context.Context, did syntax.DID) (serviceauth.Service, error) {
-	home, err := s.home(ctx, did)
+	home, err := s.home(ctx, did, serviceauth.Remembered)
 	if err != nil || home == "" {
 		return serviceauth.Service{}, err
 	}
 	if err := s.Deals(home); err != nil {
 		return serviceauth.Service{}, err
 	}
-	service, err := s.cfg.Services.Service(ctx, home)
+	service, err := s.cfg.Services.Service(ctx, home, serviceauth.Remembered)
 	switch {
 	case errors.Is(err, serviceauth.ErrNoService):
 		return serviceauth.Service{DID: home}, nil
@@ -146,9 +145,10 @@ func (s *Service) Home(ctx context.Context, did syntax.DID) (serviceauth.Service
 	return service, nil
 }
 
-// home returns the DID of the service that a person has chosen, or "".
-func (s *Service) home(ctx context.Context, did syntax.DID) (syntax.DID, error) {
-	home, err := s.cfg.Services.Home(ctx, did)
+// home returns the DID of the service that a person has chosen, or "", by an answer that is not older
+// than age.
+func (s *Service) home(ctx context.Context, did syntax.DID, age time.Duration) (syntax.DID, error) {
+	home, err := s.cfg.Services.Home(ctx, did, age)
 	if err != nil {
 		return "", fmt.Errorf("%w: the service of %s: %w", ErrLookup, did, err)
 	}

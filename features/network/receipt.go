@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -135,7 +136,7 @@ func (s *Service) Verify(ctx context.Context, caller syntax.DID, receipts []stri
 }
 
 // lookups is how many look-ups a request makes at a time.
-const lookups = 8
+const lookups = 4
 
 // lookUp looks up the services and the homes that check asks for, so that it finds them remembered.
 func (s *Service) lookUp(ctx context.Context, all []unverified) error {
@@ -143,10 +144,11 @@ func (s *Service) lookUp(ctx context.Context, all []unverified) error {
 	g.SetLimit(lookups)
 	for _, u := range all {
 		g.Go(func() error {
-			if _, err := s.cfg.Services.Service(ctx, u.Service); err != nil && !errors.Is(err, serviceauth.ErrNoService) {
+			_, err := s.cfg.Services.Service(ctx, u.Service, serviceauth.Remembered)
+			if err != nil && !errors.Is(err, serviceauth.ErrNoService) {
 				return fmt.Errorf("%w: %s: %w", ErrLookup, u.Service, err)
 			}
-			_, err := s.home(ctx, u.DID)
+			_, err = s.home(ctx, u.DID, serviceauth.Recent)
 			return err
 		})
 	}
@@ -155,9 +157,9 @@ func (s *Service) lookUp(ctx context.Context, all []unverified) error {
 
 // check checks who has signed a receipt, and that this is the home of the KeyPackage's owner.
 func (s *Service) check(ctx context.Context, u unverified) error {
-	service, err := s.cfg.Services.Service(ctx, u.Service)
+	service, err := s.cfg.Services.Service(ctx, u.Service, serviceauth.Remembered)
 	if err == nil && service.Keys[u.kid] == nil {
-		service, err = s.cfg.Services.Refresh(ctx, u.Service) // it can have a new key
+		service, err = s.cfg.Services.Service(ctx, u.Service, serviceauth.Recent) // it can have a new key
 	}
 	if errors.Is(err, serviceauth.ErrNoService) {
 		return u.refuse("%s is no delivery service", u.Service)
@@ -172,7 +174,7 @@ func (s *Service) check(ctx context.Context, u unverified) error {
 	if err := key.HashAndVerify([]byte(u.signed), u.signature); err != nil {
 		return u.refuse("its signature is not of the key %s of %s", u.kid, u.Service)
 	}
-	home, err := s.home(ctx, u.DID)
+	home, err := s.home(ctx, u.DID, serviceauth.Recent)
 	if err != nil {
 		return err
 	}
@@ -227,8 +229,8 @@ func parseReceipt(raw string) (u unverified, err error) {
 	if u.Ref, err = hex.DecodeString(r.Ref); err != nil || u.Ref.String() != r.Ref || len(u.Ref) == 0 {
 		return u, errors.New("keyPackageRef is not lower-case hexadecimal")
 	}
-	if r.ExpiresAt == nil || r.DeviceID == "" || len(r.DeviceID) > maxDeviceID {
-		return u, fmt.Errorf("it needs exp and a deviceId of at most %d bytes", maxDeviceID)
+	if r.ExpiresAt == nil || r.DeviceID == "" || len(r.DeviceID) > maxDeviceID || strings.ContainsRune(r.DeviceID, 0) {
+		return u, fmt.Errorf("it needs exp and a deviceId of at most %d bytes, none of which is 0", maxDeviceID)
 	}
 	u.DeviceID, u.CipherSuite, u.end = r.DeviceID, mls.CipherSuite(r.CipherSuite), r.ExpiresAt.Time
 	u.LastResort = r.LastResort

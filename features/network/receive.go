@@ -48,7 +48,7 @@ func (s *Service) Peer(ctx context.Context, caller syntax.DID) (Peer, error) {
 	if err := s.Deals(caller); err != nil {
 		return Peer{}, err
 	}
-	service, err := s.cfg.Services.Service(ctx, caller)
+	service, err := s.cfg.Services.Service(ctx, caller, serviceauth.Remembered)
 	switch {
 	case errors.Is(err, serviceauth.ErrNoService):
 		return Peer{}, &DistrustError{caller, "is no delivery service"}

@@ -119,7 +119,7 @@ func (c *CachedDirectory) Known(did syntax.DID) Known {
 	case !failed || !now.Before(f.until):
 		return Known{Verified: verified}
 	case ok && outage(f.err) && now.Sub(known.fetched) < keyStale:
-		return Known{Key: known.key, Verified: verified}
+		return Known{Key: known.key, Verified: verified, Stale: true}
 	}
 	return Known{Err: f.err, Verified: verified}
 }

@@ -70,7 +70,13 @@ func NewDirectory(cfg DirectoryConfig) (*CachedDirectory, error) {
 		fetch = observed(r.key, cfg.OnLookup)
 	}
 	c := newCachedDirectory(cfg.Now, fetch, cfg.DB)
-	c.services = newServices(r, cfg.Now)
+	// Whoever looks for services must not use up the look-ups of tokens.
+	c.services = newServices(&resolver{
+		plcURL:        r.plcURL,
+		plc:           newSource(plainClient(), plcLookupsOfServices()),
+		web:           newSource(publicClient(cfg.AllowLoopback, cfg.resolver), webLookupsOfServices()),
+		allowLoopback: r.allowLoopback,
+	}, cfg.Now)
 	return c, nil
 }
 

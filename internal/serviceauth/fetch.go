@@ -74,6 +74,20 @@ func webLookups() lookups {
 	}
 }
 
+// plcLookupsOfServices and webLookupsOfServices are the limits of look-ups of services and homes,
+// apart from those of tokens. Package api bounds what of them one caller or address can use.
+func plcLookupsOfServices() lookups {
+	l := plcLookups()
+	l.unknown, l.unverified = limit.Rate{PerSecond: 50, Burst: 1000}, l.inFlight
+	return l
+}
+
+func webLookupsOfServices() lookups {
+	l := webLookups()
+	l.unknown, l.unverified = limit.Rate{PerSecond: 100, Burst: 2000}, l.inFlight
+	return l
+}
+
 // lookup is one request for a DID document.
 type lookup struct {
 	url    string

@@ -45,40 +45,42 @@ const servicesKept = 16_384
 const serviceKey = "#mls_service"
 
 // Services finds delivery services, and the service of a person. It remembers what it finds for an
-// hour. It remembers for two minutes that it has found nothing. Its look-ups have the limits of
-// look-ups for did:web accounts, because unauthenticated callers choose the hosts.
-// [CachedDirectory.Services] makes a Services.
+// hour. It remembers for two minutes that it has found nothing. A look-up that fails never makes an
+// old answer true. Unauthenticated callers choose the hosts, so look-ups have the limits of those
+// for did:web accounts. [CachedDirectory.Services] makes a Services.
 type Services struct {
 	r        *resolver
 	services *found[Service]
 	homes    *found[syntax.DID]
 }
 
+// How old a remembered answer may be for a use of it.
+const (
+	// Now is for what destroys: the answer is of a look-up of this call.
+	Now time.Duration = 0
+	// Recent is for what admits somebody, and for a key that is not known. So each service and each
+	// person is looked up for this at most once a minute.
+	Recent = time.Minute
+	// Remembered is for everything else.
+	Remembered = keyFresh
+)
+
 func newServices(r *resolver, now func() time.Time) *Services {
 	return &Services{r: r, services: newFound[Service](now), homes: newFound[syntax.DID](now)}
 }
 
-// Service returns the service with the DID. Errors: ErrNoService, ErrBusy, and any other error if
-// the document could not be fetched.
-func (s *Services) Service(ctx context.Context, did syntax.DID) (Service, error) {
-	return s.services.get(ctx, did, func(ctx context.Context) (Service, error) { return s.r.service(ctx, did) })
+// Service returns the service with the DID, by an answer that is not older than age. Errors:
+// ErrNoService, ErrBusy, and any other error if the document could not be fetched.
+func (s *Services) Service(ctx context.Context, did syntax.DID, age time.Duration) (Service, error) {
+	return s.services.get(ctx, did, age, func(ctx context.Context) (Service, error) { return s.r.service(ctx, did) })
 }
 
-// Refresh looks a service up again, because one of its keys is not known. It does so at most once a
-// minute for each service. Otherwise it returns what is remembered. The errors are Service's.
-func (s *Services) Refresh(ctx context.Context, did syntax.DID) (Service, error) {
-	s.services.doubt(did, refreshOfService)
-	return s.Service(ctx, did)
-}
-
-// refreshOfService is the shortest time from any look-up of a service to a look-up by Refresh.
-const refreshOfService = time.Minute
-
-// Home returns the delivery service of a person, which a record on the person's PDS names. It
-// returns "" if the person does not exist or has no such record. Errors: ErrBusy, and any other
-// error if the DID document or the record could not be fetched.
-func (s *Services) Home(ctx context.Context, did syntax.DID) (syntax.DID, error) {
-	home, err := s.homes.get(ctx, did, func(ctx context.Context) (syntax.DID, error) { return s.r.home(ctx, did) })
+// Home returns the delivery service of a person, which a record on the person's PDS names, by an
+// answer that is not older than age. It returns "" if the person does not exist or has no such
+// record. Errors: ErrBusy, and any other error if the DID document or the record could not be
+// fetched.
+func (s *Services) Home(ctx context.Context, did syntax.DID, age time.Duration) (syntax.DID, error) {
+	home, err := s.homes.get(ctx, did, age, func(ctx context.Context) (syntax.DID, error) { return s.r.home(ctx, did) })
 	if errors.Is(err, ErrIssuer) {
 		return "", nil
 	}
@@ -196,8 +198,8 @@ func (r *resolver) host(endpoint string) (origin, domain string, err error) {
 	return "https://" + strings.ToLower(u.Host), registrable(u.Host), nil
 }
 
-// found remembers the outcomes of look-ups by DID. Simultaneous calls for one DID share a look-up.
-// While the host fails, the last good outcome is used for a day.
+// found remembers the outcomes of look-ups by DID. Simultaneous calls for one DID share a look-up,
+// except those that need the answer of their own.
 type found[T any] struct {
 	now    func() time.Time
 	flight singleflight.Group
@@ -206,67 +208,60 @@ type found[T any] struct {
 	all *simplelru.LRU[syntax.DID, outcome[T]]
 }
 
+// outcome is what is known of a DID: the last answer, and the last failure since.
 type outcome[T any] struct {
-	value T
-	err   error
-	at    time.Time
-	asked time.Time // the last look-up, which may have failed
-	until time.Time // until then the outcome is used without another look-up
-}
-
-// life is how long the outcome of a look-up is used. A failure that says something about the DID is
-// remembered for longer than any other failure.
-func life(err error) time.Duration {
-	switch {
-	case err == nil:
-		return keyFresh
-	case errors.Is(err, ErrIssuer), errors.Is(err, ErrNoService):
-		return noKeyFor
-	}
-	return failedFor
+	value    T
+	err      error     // nil, ErrIssuer or ErrNoService: what the answer says
+	at       time.Time // of the answer; zero: there is none
+	failure  error     // of a look-up after the answer
+	failedAt time.Time
 }
 
 func newFound[T any](now func() time.Time) *found[T] {
 	return &found[T]{now: now, all: newLRU[syntax.DID, outcome[T]](servicesKept)}
 }
 
-func (f *found[T]) get(ctx context.Context, did syntax.DID, fetch func(context.Context) (T, error)) (T, error) {
+// get returns an answer that is not older than age, by a look-up if none is remembered.
+func (f *found[T]) get(ctx context.Context, did syntax.DID, age time.Duration,
+	fetch func(context.Context) (T, error)) (T, error) {
 	f.mu.Lock()
-	known, ok := f.all.Get(did)
+	known, _ := f.all.Get(did)
 	f.mu.Unlock()
-	if ok && f.now().Before(known.until) {
+	if known.err != nil {
+		age = min(age, noKeyFor)
+	}
+	switch now := f.now(); {
+	case age > 0 && now.Sub(known.at) < age:
 		return known.value, known.err
+	case age > 0 && now.Sub(known.failedAt) < failedFor:
+		return *new(T), known.failure
+	case age == 0:
+		return f.look(ctx, did, fetch)
 	}
 	return shareFetch(ctx, &f.flight, did.String(), func(ctx context.Context) (T, error) {
-		ctx, cancel := context.WithTimeout(ctx, 2*lookupTimeout)
-		defer cancel()
-		now := f.now()
-		o := outcome[T]{at: now, asked: now}
-		o.value, o.err = fetch(ctx)
-		o.until = now.Add(life(o.err))
-		switch {
-		case life(o.err) != failedFor:
-		case ok && known.err == nil && now.Sub(known.at) < keyStale:
-			o.value, o.err, o.at = known.value, nil, known.at
-		case errors.Is(o.err, ErrBusy): // no host was asked
-			return o.value, o.err
-		}
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.all.Add(did, o)
-		return o.value, o.err
+		return f.look(ctx, did, fetch)
 	})
 }
 
-// doubt makes the next call look a DID up again, unless the last look-up is less than age ago. If
-// the new look-up fails, the known outcome stays, because anybody can cause the look-up.
-func (f *found[T]) doubt(did syntax.DID, age time.Duration) {
+// look looks a DID up. A failure leaves the answer that is known, for uses that may be as old.
+func (f *found[T]) look(ctx context.Context, did syntax.DID, fetch func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*lookupTimeout)
+	defer cancel()
+	begun := f.now() // the answer is as old as its question
+	value, err := fetch(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if known, ok := f.all.Peek(did); ok && f.now().Sub(known.asked) >= age {
-		known.until = time.Time{}
+	known, _ := f.all.Peek(did)
+	switch {
+	case err == nil, errors.Is(err, ErrIssuer), errors.Is(err, ErrNoService):
+		if !known.at.After(begun) {
+			f.all.Add(did, outcome[T]{value: value, err: err, at: begun})
+		}
+	case !errors.Is(err, ErrBusy): // a host was asked
+		known.failure, known.failedAt = err, begun
 		f.all.Add(did, known)
 	}
+	return value, err
 }
 
 // forget drops what is known of a DID.

@@ -27,8 +27,10 @@ type network struct {
 	url     string
 }
 
-// mls is the DID of the service.
-const mls syntax.DID = "did:plc:mlsmlsmlsmlsmlsmlsmlsmls"
+const (
+	mls    syntax.DID = "did:plc:mlsmlsmlsmlsmlsmlsmlsmls" // the service
+	nobody syntax.DID = "did:plc:nobodynobodynobodynobody"
+)
 
 func newNetwork(t *testing.T) *network {
 	t.Helper()
@@ -94,14 +96,14 @@ func (n *network) answer(status int, body string) {
 func TestServiceOfANetwork(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	s, err := n.Services().Service(t.Context(), mls)
+	s, err := n.Services().Service(t.Context(), mls, Remembered)
 	if err != nil || s.DID != mls || s.Endpoint != n.url || len(s.Keys) != 1 || s.Keys["#mls_service_7"] == nil {
 		t.Errorf("got %+v, %v", s, err)
 	}
-	if _, err := n.Services().Service(t.Context(), alice); !errors.Is(err, ErrNoService) {
+	if _, err := n.Services().Service(t.Context(), alice, Remembered); !errors.Is(err, ErrNoService) {
 		t.Errorf("an account: %v", err)
 	}
-	if _, err := n.Services().Service(t.Context(), "did:plc:nobodynobodynobodynobody"); !errors.Is(err, ErrNoService) {
+	if _, err := n.Services().Service(t.Context(), nobody, Remembered); !errors.Is(err, ErrNoService) {
 		t.Errorf("nobody: %v", err)
 	}
 	for _, endpoint := range []string{"", "ftp://mls.example.com", "https://mls.example.com:444", "https://10.0.0.1",
@@ -109,7 +111,7 @@ func TestServiceOfANetwork(t *testing.T) {
 		"https://localhost.internal"} {
 		n := newNetwork(t)
 		n.service.Store(endpoint)
-		if s, err := n.Services().Service(t.Context(), mls); !errors.Is(err, ErrNoService) {
+		if s, err := n.Services().Service(t.Context(), mls, Remembered); !errors.Is(err, ErrNoService) {
 			t.Errorf("%q: %+v, %v", endpoint, s, err)
 		}
 	}
@@ -139,31 +141,31 @@ func TestHome(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t)
 			n.answer(c.status, c.body)
-			got, err := n.Services().Home(t.Context(), alice)
+			got, err := n.Services().Home(t.Context(), alice, Remembered)
 			if got != c.want || (err != nil) != c.fails {
 				t.Errorf("got %q, %v", got, err)
 			}
 		})
 	}
 	n := newNetwork(t)
-	if got, err := n.Services().Home(t.Context(), "did:plc:nobodynobodynobodynobody"); got != "" || err != nil {
+	if got, err := n.Services().Home(t.Context(), nobody, Remembered); got != "" || err != nil {
 		t.Errorf("nobody: %q, %v", got, err)
 	}
 	n.pds.Store("http://10.0.0.1")
-	if got, err := n.Services().Home(t.Context(), alice); got != "" || err != nil {
+	if got, err := n.Services().Home(t.Context(), alice, Remembered); got != "" || err != nil {
 		t.Errorf("a PDS on a private address: %q, %v", got, err)
 	}
 }
 
 // What was found is remembered for an hour, that there is nothing for two minutes, and a failure for
-// five seconds. While the host fails, what was found is used for a day.
+// five seconds. A look-up that fails never makes an old answer true.
 func TestServicesAreRemembered(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
 	check := func(want syntax.DID, wantErr bool, asked int64) {
 		t.Helper()
 		before := n.asked.Load()
-		got, err := n.Services().Home(t.Context(), alice)
+		got, err := n.Services().Home(t.Context(), alice, Remembered)
 		if got != want || (err != nil) != wantErr || n.asked.Load()-before != asked {
 			t.Errorf("got %q, %v; asked %d times and not %d", got, err, n.asked.Load()-before, asked)
 		}
@@ -175,10 +177,7 @@ func TestServicesAreRemembered(t *testing.T) {
 	check(mls, false, 0)
 	n.down.Store(true)
 	after(time.Second)
-	check(mls, false, 1) // the DID document fails
-	check(mls, false, 0)
-	after(keyStale)
-	check("", true, 1)
+	check("", true, 1) // the DID document fails
 	check("", true, 0)
 	n.down.Store(false)
 	n.answer(400, `{"error":"RecordNotFound"}`)
@@ -195,42 +194,41 @@ func TestServicesAreRemembered(t *testing.T) {
 	// A key that is not known causes one look-up in a minute.
 	for _, want := range []int64{1, 0, 0} {
 		before := n.asked.Load()
-		if _, err := n.Services().Refresh(t.Context(), mls); err != nil {
+		if _, err := n.Services().Service(t.Context(), mls, Recent); err != nil {
 			t.Fatal(err)
 		}
 		if got := n.asked.Load() - before; got != want {
 			t.Errorf("%d look-ups, want %d", got, want)
 		}
 	}
-	after(refreshOfService)
+	after(Recent)
 	before := n.asked.Load()
-	if _, err := n.Services().Refresh(t.Context(), mls); err != nil || n.asked.Load() != before+1 {
+	if _, err := n.Services().Service(t.Context(), mls, Recent); err != nil || n.asked.Load() != before+1 {
 		t.Errorf("after a minute: %d look-ups, %v", n.asked.Load()-before, err)
 	}
 }
 
-// While a service's host fails, a question for a key that is not known loses nothing of what is
-// remembered. Anybody can ask it, with a receipt that names another key.
+// While a service's host fails, a question for a key that is not known fails, and loses nothing of
+// what is remembered. Anybody can ask it, with a receipt that names another key.
 func TestRefreshOfAFailingService(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	if _, err := n.Services().Service(t.Context(), mls); err != nil {
+	if _, err := n.Services().Service(t.Context(), mls, Remembered); err != nil {
 		t.Fatal(err)
 	}
 	n.down.Store(true)
-	n.now.Add(int64(refreshOfService / time.Second))
+	n.now.Add(int64(Recent / time.Second))
 	for _, want := range []int64{1, 0, 0} {
 		before := n.asked.Load()
-		s, err := n.Services().Refresh(t.Context(), mls)
-		if err != nil || s.Keys["#mls_service_7"] == nil {
-			t.Errorf("refreshed: %+v, %v", s, err)
+		if s, err := n.Services().Service(t.Context(), mls, Recent); err == nil {
+			t.Errorf("refreshed: %+v", s)
 		}
 		if got := n.asked.Load() - before; got != want {
 			t.Errorf("%d look-ups, want %d", got, want)
 		}
 		n.now.Add(1)
 	}
-	if s, err := n.Services().Service(t.Context(), mls); err != nil || s.Keys["#mls_service_7"] == nil {
+	if s, err := n.Services().Service(t.Context(), mls, Remembered); err != nil || s.Keys["#mls_service_7"] == nil {
 		t.Errorf("afterwards: %+v, %v", s, err)
 	}
 }
@@ -241,7 +239,7 @@ func TestDomainOfAService(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
 	n.service.Store("https://honest.example.com")
-	s, err := n.Services().Service(t.Context(), mls)
+	s, err := n.Services().Service(t.Context(), mls, Remembered)
 	if directory := strings.TrimPrefix(n.url, "http://"); err != nil || s.Domain != directory {
 		t.Errorf("a did:plc has the domain %q, %v; want %q", s.Domain, err, directory)
 	}
@@ -252,8 +250,39 @@ func TestDomainOfAService(t *testing.T) {
 	}))
 	t.Cleanup(web.Close)
 	host = web.URL[strings.LastIndex(web.URL, ":")+1:]
-	s, err = n.Services().Service(t.Context(), syntax.DID("did:web:localhost%3A"+host))
+	s, err = n.Services().Service(t.Context(), syntax.DID("did:web:localhost%3A"+host), Remembered)
 	if want := "localhost:" + host; err != nil || s.Domain != want {
 		t.Errorf("a did:web has the domain %q, %v; want %q", s.Domain, err, want)
+	}
+}
+
+// What destroys has a look-up of its own: neither what is remembered nor a failure stands for it. A
+// failure leaves what is remembered for less.
+func TestNowIsNow(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	if _, err := n.Services().Home(t.Context(), alice, Remembered); err != nil {
+		t.Fatal(err)
+	}
+	n.answer(200, `{"value":{"deliveryService":"did:web:new.example.com"}}`)
+	if got, err := n.Services().Home(t.Context(), alice, Remembered); got != mls || err != nil {
+		t.Errorf("remembered: %q, %v", got, err)
+	}
+	if got, err := n.Services().Home(t.Context(), alice, Now); got != "did:web:new.example.com" || err != nil {
+		t.Errorf("now: %q, %v", got, err)
+	}
+	n.answer(200, fmt.Sprintf(`{"value":{"deliveryService":%q}}`, mls))
+	if got, err := n.Services().Home(t.Context(), alice, Now); got != mls || err != nil {
+		t.Errorf("at once again: %q, %v", got, err)
+	}
+	n.down.Store(true)
+	for range 2 {
+		before := n.asked.Load()
+		if got, err := n.Services().Home(t.Context(), alice, Now); err == nil || n.asked.Load() != before+1 {
+			t.Errorf("while the host fails: %q", got)
+		}
+	}
+	if got, err := n.Services().Home(t.Context(), alice, Remembered); got != mls || err != nil {
+		t.Errorf("remembered, while the host fails: %q, %v", got, err)
 	}
 }

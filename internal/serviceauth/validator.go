@@ -88,6 +88,7 @@ type Known struct {
 	Key      atcrypto.PublicKey // may be used now
 	Err      error              // the error of a recent look-up; Resolve returns it
 	Verified bool               // a token of the DID has verified before
+	Stale    bool               // the key is older than an hour, and cannot be looked up now
 }
 
 // ReplayStore remembers the tokens that were used, for all nodes together.
@@ -244,7 +245,8 @@ func (v *Validator) Validate(
 			return VerifiedToken{}, err
 		}
 	}
-	return VerifiedToken{Caller: c.iss, Key: key, lxm: c.lxm, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
+	return VerifiedToken{Caller: c.iss, Key: key, Stale: v.dir.Known(c.iss).Stale, lxm: c.lxm, jti: c.jti,
+		expires: c.expires(), replays: v.replays}, nil
 }
 
 // remembered returns the claims and the key of a token that verified before, if the issuer still

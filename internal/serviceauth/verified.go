@@ -16,7 +16,10 @@ import (
 type VerifiedToken struct {
 	Caller syntax.DID // its issuer
 	// Key is the key that verified it.
-	Key     atcrypto.PublicKey
+	Key atcrypto.PublicKey
+	// Stale says that the key cannot be looked up now. Its owner can have replaced it since: nothing
+	// that the token asks for may destroy or admit anything.
+	Stale   bool
 	lxm     string
 	jti     string
 	expires time.Time

@@ -41,7 +41,8 @@ func (d *Directory) Publish(did syntax.DID, key atcrypto.PublicKey) {
 	d.truth[did] = key
 }
 
-// Fail makes look-ups fail with err, until Fail(nil). The cache still answers.
+// Fail makes look-ups fail with err, until Fail(nil). The cache still answers, with
+// stale keys.
 func (d *Directory) Fail(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -59,7 +60,7 @@ func (d *Directory) Lookups() int {
 func (d *Directory) Known(did syntax.DID) serviceauth.Known {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return serviceauth.Known{Key: d.cache[did]}
+	return serviceauth.Known{Key: d.cache[did], Stale: d.failure != nil}
 }
 
 // Verified implements serviceauth.Directory.
