@@ -32,7 +32,7 @@ import { Outbox, type OutboxEvents } from "./outbox.js"
 import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
 import { Resets } from "./resets.js"
-import { type Changes, get, getAll, naming, type Store } from "./store.js"
+import { type Changes, get, getAll, OwnedStore, type Store } from "./store.js"
 import { type Elsewhere, type Invitation, type OtherServices, Services } from "./services.js"
 import { type PdsAgent, textOf, type Transport } from "./transport.js"
 import { type MemberCursor, Signals } from "./signals.js"
@@ -197,6 +197,7 @@ export class Client {
     readonly logChecks: LogChecks | undefined,
     /** Messages from before this device joined: docs/clients/HISTORY.md. */
     readonly history: History,
+    private readonly store: OwnedStore,
   ) {
     this.signals = new Signals(core)
     this.disputes = new Disputes(core, log, outbox, closing.signal, {
@@ -212,11 +213,24 @@ export class Client {
     })
   }
 
-  /** Opens the client of a device. It goes on with what an earlier life has not finished. */
+  /**
+   * Opens the client of a device. It goes on with what an earlier life has not finished.
+   *
+   * @throws StoreOpenError if another client has the store, and is not closed
+   */
   static async open(options: ClientOptions): Promise<Client> {
+    const store = OwnedStore.take(options.store)
+    try {
+      return await Client.openWith(store, options)
+    } catch (err) {
+      await store.release()
+      throw err
+    }
+  }
+
+  private static async openWith(store: OwnedStore, options: ClientOptions): Promise<Client> {
     const { did, transport, mls: library, clock = systemClock, envelope = usualEnvelope } = options
     asDid(did)
-    const store = naming(options.store)
     const events = harmless(options.events ?? {})
     const closing = new AbortController()
     const locks = new Locks()
@@ -261,7 +275,7 @@ export class Client {
       new KeyPackageStock(core, outbox, options.fullStock), events, options.openSocket, closing,
       members, options.accounts, options.deviceName, decide, options.logChecks?.(core, {
         onFinding: (convo, finding) => events.onFinding?.(convo as ConvoId, finding), onFailure: (err) => events.onFailure?.(err),
-      }), history)
+      }), history, store)
     await client.begin()
     return client
   }
@@ -290,7 +304,7 @@ export class Client {
     }
   }
 
-  /** Ends everything, and leaves the store open. What is not done waits for the next life. */
+  /** Ends everything, and leaves the store open for another client. What is not done waits for the next life. */
   async close(): Promise<void> {
     const closed = this.outbox.close() // first: what the abort ends is no failure of a write
     this.closing.abort()
@@ -298,6 +312,7 @@ export class Client {
     await closed
     await this.logChecks?.idle()
     await this.history.idle()
+    await this.store.release()
   }
 
   /** The way to the services: a call with a convo goes to the convo's service. For {@link Attachments}, and other calls. */

@@ -64,6 +64,13 @@ export class DiscardedError extends Error {
 /** The store failed. Open it and the client again. */
 export class StoreError extends Error {
   override readonly name = "StoreError"
+  readonly code = "Store"
+}
+
+/** The store is open: another client of this process has it, another process or another tab. Nothing was changed. */
+export class StoreOpenError extends Error {
+  override readonly name = "StoreOpenError"
+  readonly code = "StoreOpen"
 }
 
 /** The convo that goes on in the place of one that was reset, if an answer or the last entry of a log names it. */

@@ -18,7 +18,7 @@ export type { DeviceNews } from "./news.js"
 export { type Clock, systemClock } from "./clock.js"
 export { CodeError, type CodeProblem, formatDigits } from "./digits.js"
 export {
-  DiscardedError, errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, SealError, StoreError, StuckError,
+  DiscardedError, errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, SealError, StoreError, StoreOpenError, StuckError,
   UnknownConvoError, type Verdict, verdictOf, XrpcError,
 } from "./errors.js"
 export { Api, type Input, type Method, type Output, type Params, withIdempotencyKey } from "./api.js"
@@ -30,7 +30,7 @@ export {
 } from "./safety-number.js"
 export { SessionTransport } from "./transport-session.js"
 export { type Changes, MemoryStore, type Store } from "./store.js"
-export { IndexedDBStore } from "./store-indexeddb.js"
+export { IndexedDBStore, type OpenOptions } from "./store-indexeddb.js"
 export {
   type Added, Outbox, type OutboxEvents, type OutboxParts, type Plan, type RefusedWrite, type Sealed, type SealedWrite,
   type Write, type Writer,

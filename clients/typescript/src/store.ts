@@ -1,6 +1,6 @@
 // Durable storage of a client.
 
-import { StoreError } from "./errors.js"
+import { StoreError, StoreOpenError } from "./errors.js"
 import { lexParse, lexStringify, type LexValue } from "./json.js"
 
 /** The records that one write changes, by name. `undefined` removes a record. */
@@ -27,17 +27,61 @@ export interface Store {
   close(): Promise<void>
 }
 
-/** A store that does the same, and whose failures are {@link StoreError}s. */
-export function naming(store: Store): Store {
-  const fail = (err: unknown): never => {
-    throw new StoreError("the store failed", { cause: err })
+// The stores that clients have, of this process.
+const owned = new WeakSet<Store>()
+
+/**
+ * The store of one client. Its failures are {@link StoreError}s. A second client over the same store would
+ * use keys of MLS twice, so there is none before {@link release}; after it nothing is written here.
+ */
+export class OwnedStore implements Store {
+  private readonly writing = new Set<Promise<void>>()
+  private released = false
+
+  private constructor(private readonly store: Store) {}
+
+  /**
+   * Takes a store for a client. One that is taken already is returned as it is: for who opens a client with it.
+   *
+   * @throws StoreOpenError if another client has it
+   */
+  static take(store: Store): OwnedStore {
+    if (store instanceof OwnedStore) return store
+    if (owned.has(store)) throw new StoreOpenError("another client has the store: close it first")
+    owned.add(store)
+    return new OwnedStore(store)
   }
-  return {
-    read: (name) => store.read(name).catch(fail),
-    list: (prefix) => store.list(prefix).catch(fail),
-    write: (changes) => store.write(changes).catch(fail),
-    close: () => store.close(),
+
+  read(name: string): Promise<Uint8Array | undefined> {
+    return this.store.read(name).catch(failed)
   }
+
+  list(prefix: string): Promise<string[]> {
+    return this.store.list(prefix).catch(failed)
+  }
+
+  async write(changes: Changes): Promise<void> {
+    if (this.released) throw new StoreError("the client is closed")
+    const writing = this.store.write(changes)
+    this.writing.add(writing)
+    await writing.catch(failed).finally(() => this.writing.delete(writing))
+  }
+
+  close(): Promise<void> {
+    return this.store.close()
+  }
+
+  /** Gives the store back, once all is written that was begun. */
+  async release(): Promise<void> {
+    if (this.released) return
+    this.released = true
+    await Promise.allSettled(this.writing)
+    owned.delete(this.store)
+  }
+}
+
+function failed(err: unknown): never {
+  throw new StoreError("the store failed", { cause: err })
 }
 
 /** A store that ends with the process, for tests. */
