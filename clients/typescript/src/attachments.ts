@@ -39,6 +39,7 @@ export interface SealedFile extends Omit<FilePointer, "id" | "uri"> {
 /** The content is not what its sender has announced: the server or its store has changed it. */
 export class FileChangedError extends Error {
   override readonly name = "FileChangedError"
+  readonly code = "FileChanged"
 }
 
 const keyBytes = 32

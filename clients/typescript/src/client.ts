@@ -171,6 +171,7 @@ export interface Accepted {
 /** A device of a person. All its methods can be called at any time, and at the same time. */
 export class Client {
   private listening = false
+  private stopped = false
   private listed: Promise<void> | undefined
   private readonly streams = new Map<Did | undefined, EventStream>()
   private readonly entering = new Map<string, Promise<void>>()
@@ -265,7 +266,9 @@ export class Client {
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
     const onMoved = (queue: string, next: string) => client?.moved(lockOf(queue) as ConvoId, next as ConvoId)
     const outbox = await Outbox.open({
-      store, transport: services.transport, writer, locks, clock, events: { ...events, onLost, onMoved },
+      store, transport: services.transport, writer, locks, clock, events: Object.assign(Object.create(events) as ClientEvents, {
+        onLost, onMoved, onStop: (err: XrpcError, service?: Did) => client?.onStop(err, service),
+      }),
       serviceOf: (convo) => services.of(convo),
     })
     history = new History(core, outbox, events, closing.signal)
@@ -282,8 +285,13 @@ export class Client {
 
   private async begin(): Promise<void> {
     await this.core.news.deliver()
-    this.later(this.list())
     this.outbox.resume()
+    await this.goOn()
+  }
+
+  // goOn takes up what is not finished: at the start, and after a stop.
+  private async goOn(): Promise<void> {
+    this.later(this.list())
     const threads = await this.convos()
     const present = threads.filter(({ left, successor }) => !left && successor === undefined)
     this.later(this.members.begin(present.map(({ convoId }) => convoId)))
@@ -551,13 +559,23 @@ export class Client {
   // Joining
 
   /**
-   * Joins a convo that this person was added to. If the Welcome is of no use, it comes back by an
-   * external commit.
+   * Joins a convo that this person was added to, unless this device is in its group. If the Welcome is of no
+   * use, it comes back by an external commit.
    *
    * @throws WelcomeLostError if that is not possible either
    */
   join(convo: ConvoId): Promise<void> {
-    return this.joinUnless(convo, async () => false)
+    return this.joinUnless(convo, async () => {
+      await this.readIfIn(convo)
+      return this.isIn(convo)
+    })
+  }
+
+  // isIn reports whether this device is in a convo's group, and has nothing to finish.
+  private async isIn(convo: ConvoId): Promise<boolean> {
+    const thread = await this.log.thread(convo)
+    const unfinished = (await this.core.store.read(names.welcome(convo))) !== undefined
+    return thread !== undefined && !thread.left && !thread.stuck && !thread.lost && !unfinished
   }
 
   // joinUnless joins, unless something else has put this device into the convo in the meantime.
@@ -881,7 +899,7 @@ export class Client {
       },
       onConnect: () => (service ? this.events.onService?.(service) : this.events.onConnect?.()),
       onReconnect: (err) => (service ? this.events.onService?.(service, err) : this.events.onReconnect?.(err)),
-      onStop: (err) => err instanceof XrpcError && this.events.onStop?.(err, service),
+      onStop: (err) => err instanceof XrpcError && this.onStop(err, service),
     }, this.openSocket, service && names.cursorAt(service))
     this.streams.set(service, stream)
     stream.start()
@@ -906,10 +924,20 @@ export class Client {
     await stream?.close()
   }
 
-  /** Tries everything again at once: the network is back, the app is shown again, or a user asks. */
+  /**
+   * Tries everything again at once: the network is back, the app is shown again, a user asks, or the account may
+   * use the service again after `onStop`.
+   */
   resume(): void {
     this.outbox.resume()
     for (const stream of this.streams.values()) stream.reconnect()
+    if (this.stopped) this.later(this.goOn())
+    this.stopped = false
+  }
+
+  private onStop(err: XrpcError, service: Did | undefined): void {
+    this.stopped = true
+    this.events.onStop?.(err, service)
   }
 
   private async onEvent(event: StreamEvent, service: Did | undefined): Promise<void> {
@@ -1071,8 +1099,7 @@ export class Client {
   }
 
   private async write(queue: string, kind: string, content: object): Promise<LexValue> {
-    const { settled } = await this.outbox.add(queue, kind, content as LexValue)
-    return settled
+    return this.outbox.outcome(await this.outbox.add(queue, kind, content as LexValue))
   }
 
   private newId(): string {
@@ -1080,17 +1107,30 @@ export class Client {
   }
 }
 
-// harmless passes what a handler of the app throws on to onFailure, so that no step fails by it.
+// harmless passes what a handler of the app throws on to onFailure, so that no step fails by it: also what an
+// async one rejects with. It reads each handler when there is something to hear, so one can be set later.
 function harmless(events: ClientEvents): ClientEvents {
+  const own = (err: unknown) => queueMicrotask(() => {
+    throw err // of onFailure itself: nobody else hears of it
+  })
+  const failed = (err: unknown) => {
+    if (events.onFailure === undefined) return console.error(err)
+    try {
+      Promise.resolve<unknown>(events.onFailure(err)).catch(own)
+    } catch (second) {
+      own(second)
+    }
+  }
   return new Proxy(events, {
-    get(target, name, receiver) {
-      const handler: unknown = Reflect.get(target, name, receiver)
-      if (typeof handler !== "function" || name === "onFailure") return handler
+    get(target, name) {
+      const handler: unknown = Reflect.get(target, name)
+      if (typeof handler !== "function") return handler
+      if (name === "onFailure") return failed
       return (...args: unknown[]) => {
         try {
-          handler.apply(target, args)
+          Promise.resolve<unknown>(handler.apply(target, args)).catch(failed)
         } catch (err) {
-          target.onFailure?.(err)
+          failed(err)
         }
       }
     },

@@ -57,7 +57,7 @@ export interface StreamHandler {
   onConnect?(): void
   /** A connection has ended, and the stream connects again. */
   onReconnect?(err: unknown): void
-  /** The stream has ended, because the account may not use the service now. */
+  /** The account may not use the service now. The stream waits for {@link EventStream.reconnect}. */
   onStop?(err: unknown): void
 }
 
@@ -100,7 +100,12 @@ export class EventStream {
         await this.follow(() => (attempt = 0))
       } catch (err) {
         if (this.closing.signal.aborted) return
-        if (isFinal(err)) return this.handler.onStop?.(err)
+        if (isFinal(err)) {
+          this.handler.onStop?.(err)
+          await ended(this.wake.signal)
+          attempt = 0
+          continue
+        }
         if (errorName(err) === "FutureCursor") await this.store(undefined)
         this.handler.onReconnect?.(err)
         wait = waitOf(err)
@@ -160,6 +165,13 @@ export class EventStream {
     else put(changes, this.cursor, place)
     return this.core.store.write(changes)
   }
+}
+
+function ended(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve()
+    signal.addEventListener("abort", () => resolve())
+  })
 }
 
 /** A connection that the server has ended. */

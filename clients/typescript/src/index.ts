@@ -18,7 +18,7 @@ export type { DeviceNews } from "./news.js"
 export { type Clock, systemClock } from "./clock.js"
 export { CodeError, type CodeProblem, formatDigits } from "./digits.js"
 export {
-  DiscardedError, errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, SealError, StoreError, StoreOpenError, StuckError,
+  ClosedError, DiscardedError, errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, SealError, StoreError, StoreOpenError, StuckError,
   UnknownConvoError, type Verdict, verdictOf, XrpcError,
 } from "./errors.js"
 export { Api, type Input, type Method, type Output, type Params, withIdempotencyKey } from "./api.js"

@@ -54,8 +54,8 @@ export class KeyPackageStock {
   async publish(oneTime: number, lastResort: boolean): Promise<number> {
     if (oneTime === 0 && !lastResort) return 0
     const content: PublishContent = { oneTime, lastResort }
-    const { settled } = await this.outbox.add(publishQueue, "publish", { ...content } satisfies LexValue)
-    const { published } = (await settled) as { published: number }
+    const added = await this.outbox.add(publishQueue, "publish", { ...content } satisfies LexValue)
+    const { published } = (await this.outbox.outcome(added)) as { published: number }
     return published
   }
 

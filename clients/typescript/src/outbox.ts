@@ -11,7 +11,7 @@
 
 import { waitOf } from "./api.js"
 import type { Clock } from "./clock.js"
-import { AwayError, DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, successorIn, verdictOf, XrpcError } from "./errors.js"
+import { AwayError, ClosedError, DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, successorIn, verdictOf, XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import type { Did } from "./ids.js"
 import { Kept } from "./kept.js"
@@ -221,6 +221,22 @@ export class Outbox {
   settled(write: Write): Promise<LexValue> {
     const waiting = this.waiting.get(write.id)
     return waiting?.settled ?? Promise.reject(new Error(`no write ${write.id} is in the outbox`))
+  }
+
+  /**
+   * Waits for a write's end, or for the outbox's.
+   *
+   * @throws ClosedError if the outbox is closed first: the write waits for the next life
+   */
+  async outcome({ settled }: Pick<Added, "settled">): Promise<LexValue> {
+    const { signal } = this.closing
+    const over = new AbortController()
+    const closed = new Promise<never>((_, reject) => {
+      const end = () => reject(new ClosedError("the write waits in the store"))
+      if (signal.aborted) end()
+      signal.addEventListener("abort", end, { signal: over.signal })
+    })
+    return Promise.race([settled, closed]).finally(() => over.abort())
   }
 
   /** The writes that the service has not accepted yet, in their order. */
