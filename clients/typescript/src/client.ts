@@ -238,7 +238,7 @@ export class Client {
     const services = await Services.open({
       store, transport, others: options.services, deviceId: await sha256(library.signatureKey), clock, signal: closing.signal,
     })
-    const api = new Api(services.transport, clock, closing.signal)
+    const api = new Api(services.transport, clock, closing.signal, (call) => services.reachOf(call))
     const devices = await Devices.open({ did, accounts: options.accounts, store, mls: library, clock, signal: closing.signal })
     const news = new NewsQueue(store, clock, (one) => {
       if ("device" in one) events.onDevice?.(one.convo, one.device)
@@ -269,7 +269,7 @@ export class Client {
       store, transport: services.transport, writer, locks, clock, events: Object.assign(Object.create(events) as ClientEvents, {
         onLost, onMoved, onStop: (err: XrpcError, service?: Did) => client?.onStop(err, service),
       }),
-      serviceOf: (convo) => services.of(convo),
+      serviceOf: (convo) => services.of(convo), reachOf: (convo) => services.at(services.of(convo)).reach,
     })
     history = new History(core, outbox, events, closing.signal)
     client = new Client(
@@ -279,6 +279,7 @@ export class Client {
       members, options.accounts, options.deviceName, decide, options.logChecks?.(core, {
         onFinding: (convo, finding) => events.onFinding?.(convo as ConvoId, finding), onFailure: (err) => events.onFailure?.(err),
       }), history, store)
+    globalThis.addEventListener?.("online", () => client?.online(), { signal: closing.signal })
     await client.begin()
     return client
   }
@@ -933,6 +934,12 @@ export class Client {
     for (const stream of this.streams.values()) stream.reconnect()
     if (this.stopped) this.later(this.goOn())
     this.stopped = false
+  }
+
+  // online connects again what was connected by another network, and ends the waits for services.
+  private online(): void {
+    this.core.services.giveSigns()
+    for (const stream of this.streams.values()) if (!stream.stopped) stream.reconnect()
   }
 
   private onStop(err: XrpcError, service: Did | undefined): void {

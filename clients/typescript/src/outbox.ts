@@ -10,12 +10,13 @@
 // attempt may have arrived; only these bytes are sent, until the server has said what became of them.
 
 import { waitOf } from "./api.js"
-import type { Clock } from "./clock.js"
+import { type Clock, pause } from "./clock.js"
 import { AwayError, ClosedError, DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, successorIn, verdictOf, XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import type { Did } from "./ids.js"
 import { Kept } from "./kept.js"
 import type { Locks } from "./locks.js"
+import type { Reach } from "./reach.js"
 import { type Changes, getAll, put, type Store } from "./store.js"
 import type { Transport } from "./transport.js"
 
@@ -113,7 +114,10 @@ export interface OutboxEvents {
    * refused. `pending`, `kept` and `refused` say so already.
    */
   onChange?(queue: string): void
-  /** An attempt has failed for now. The next one, of the same bytes, begins in `wait` milliseconds. */
+  /**
+   * An attempt has failed for now. The next one, of the same bytes, begins in `wait` milliseconds, or earlier
+   * if the service shows before that it can be reached.
+   */
   onRetry?(write: Write, wait: number, err: unknown): void
   /**
    * The account may not use the service now, or is not signed in. Call `resume` to try again. Another
@@ -145,6 +149,8 @@ export interface OutboxParts {
   readonly events: OutboxEvents
   /** The service of a convo, if it is another one than the person's own. */
   readonly serviceOf?: (convo: string) => Did | undefined
+  /** Whether the service of a convo can be reached. A sign of that ends a wait for it. */
+  readonly reachOf?: (convo: string) => Reach
 }
 
 const outboxPrefix = "outbox/"
@@ -454,8 +460,9 @@ export class Outbox {
     const verdict = verdictOf(err)
     if (verdict === "again") {
       const wait = waitOf(err, this.parts.clock, attempt)
+      const sign = this.parts.reachOf?.(this.parts.writer.lockOf(write.queue)).after(err)
       this.parts.events.onRetry?.(write, wait, err)
-      await this.pause(write, wait)
+      await this.pause(write, wait, sign)
       return false
     }
     if (verdict === "lost") {
@@ -560,8 +567,8 @@ export class Outbox {
     await this.pause(write, Math.min(Math.max(until - clock.now(), 1000), quotaWait))
   }
 
-  private pause(write: Write, ms: number): Promise<void> {
-    return this.parts.clock.sleep(ms, this.until(write, this.wake.signal))
+  private pause(write: Write, ms: number, sign?: AbortSignal): Promise<void> {
+    return pause(this.parts.clock, ms, this.until(write, this.wake.signal), sign)
   }
 
   // until is a signal that aborts with another one, or when a write is discarded.

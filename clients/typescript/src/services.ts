@@ -9,6 +9,7 @@ import { documentOf, entryOf, publicDirectory } from "./hosts.js"
 import type { ConvoId, Did } from "./ids.js"
 import { names, type Thread } from "./records.js"
 import { type Changes, get, getAll, put, type Store } from "./store.js"
+import type { Reach } from "./reach.js"
 import type { Call, Transport } from "./transport.js"
 import * as mls from "#lexicons"
 
@@ -72,8 +73,7 @@ export class Services {
     private readonly elsewhere: Map<string, Elsewhere>,
     private moved: Home | undefined,
   ) {
-    const { transport, others } = parts
-    this.transport = others === undefined ? transport : this.router(transport)
+    this.transport = parts.others === undefined ? this.at(undefined).transport : this.router(parts.transport)
   }
 
   static async open(parts: ServicesParts): Promise<Services> {
@@ -156,6 +156,16 @@ export class Services {
     const api = this.apis.get(known) ?? new Api(this.way(known), clock, signal)
     this.apis.set(known, api)
     return api
+  }
+
+  /** Whether the service of a call can be reached. */
+  reachOf(call: Call): Reach {
+    return this.at(this.of(convoOf(call))).reach
+  }
+
+  /** There is a network: all services may be reached. */
+  giveSigns(): void {
+    for (const { reach } of this.apis.values()) reach.give()
   }
 
   /**

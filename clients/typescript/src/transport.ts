@@ -191,9 +191,17 @@ async function streamOf(response: Response): Promise<ReadableStream<Uint8Array>>
 
 function failureOf(response: Response, text: string): Error {
   const { error, message } = errorOf(text)
-  const seconds = response.headers.get("retry-after")
-  const wait = seconds === null ? Number.NaN : Number(seconds) * 1000
-  return new XrpcError(response.status, error, message, Number.isFinite(wait) && wait >= 0 ? wait : undefined)
+  return new XrpcError(response.status, error, message, retryAfterOf(response))
+}
+
+// retryAfterOf reads how long an answer asks to wait, in milliseconds: it says seconds, or a time.
+function retryAfterOf({ headers }: Response): number | undefined {
+  const asked = headers.get("retry-after")
+  if (asked === null || asked.trim() === "") return undefined
+  const ms = Number(asked) * 1000
+  if (!Number.isNaN(ms)) return ms
+  const [at, now] = [Date.parse(asked), Date.parse(headers.get("date") ?? "")]
+  return Number.isNaN(at) ? undefined : at - (Number.isNaN(now) ? Date.now() : now)
 }
 
 // errorOf reads {"error", "message"}. A proxy on the way can answer anything else.
