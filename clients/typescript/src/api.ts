@@ -7,6 +7,7 @@ import { askedWait, backoff, pause, systemClock } from "./clock.js"
 import { AwayError, NoAnswerError, verdictOf, XrpcError } from "./errors.js"
 import { lexParse, lexStringify, type LexValue } from "./json.js"
 import { observed, Reach } from "./reach.js"
+import type { ServerTime } from "./server-time.js"
 import type { Call, Transport } from "./transport.js"
 
 /** A query or a procedure of the lexicons. */
@@ -63,14 +64,18 @@ export class Api {
   /** Whether the service can be reached. */
   readonly reach = new Reach()
 
-  /** @param reachOf tells who answers a call, if the transport reaches several services */
+  /**
+   * @param reachOf tells who answers a call, if the transport reaches several services
+   * @param time hears the service's time
+   */
   constructor(
     transport: Transport,
     private readonly clock: Clock,
     private readonly signal: AbortSignal,
     private readonly reachOf: (call: Call) => Reach = () => this.reach,
+    time?: ServerTime,
   ) {
-    this.transport = observed(transport, this.reach)
+    this.transport = observed(transport, this.reach, time)
   }
 
   /** Makes a query. */

@@ -35,6 +35,7 @@ import { Resets } from "./resets.js"
 import { type Changes, get, getAll, OwnedStore, type Store } from "./store.js"
 import { type Elsewhere, type Invitation, type OtherServices, Services } from "./services.js"
 import { type PdsAgent, textOf, type Transport } from "./transport.js"
+import { type ClockError, ServerTime } from "./server-time.js"
 import { type MemberCursor, Signals } from "./signals.js"
 import { type InvitedDevice, WelcomeLostError, Welcomes } from "./welcome.js"
 import { type AddContent, type Committed } from "./write-commits.js"
@@ -100,6 +101,11 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    * device that would have been added to a new one.
    */
   onDevice?(convo: ConvoId | undefined, device: DeviceNews): void
+  /**
+   * The device's clock is off by a minute or more, or it is right again. The client goes by the service's time;
+   * other apps do not, and tokens of the person's PDS can be refused: tell the person.
+   */
+  onClock?(error: ClockError): void
   /** The event stream is connected. */
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
@@ -234,9 +240,14 @@ export class Client {
     asDid(did)
     const events = harmless(options.events ?? {})
     const closing = new AbortController()
+    const time = new ServerTime(clock, (error) => {
+      events.onClock?.(error)
+      client?.later(client.stock.again())
+    })
+    library.setTime?.(time.now)
     const locks = new Locks()
     const services = await Services.open({
-      store, transport, others: options.services, deviceId: await sha256(library.signatureKey), clock, signal: closing.signal,
+      store, transport, others: options.services, deviceId: await sha256(library.signatureKey), clock, time, signal: closing.signal,
     })
     const api = new Api(services.transport, clock, closing.signal, (call) => services.reachOf(call))
     const devices = await Devices.open({ did, accounts: options.accounts, store, mls: library, clock, signal: closing.signal })
@@ -270,6 +281,7 @@ export class Client {
         onLost, onMoved, onStop: (err: XrpcError, service?: Did) => client?.onStop(err, service),
       }),
       serviceOf: (convo) => services.of(convo), reachOf: (convo) => services.at(services.of(convo)).reach,
+      now: time.now,
     })
     history = new History(core, outbox, events, closing.signal)
     client = new Client(
@@ -820,10 +832,21 @@ export class Client {
    * many.
    *
    * @throws NoAnswerError if the device has never been listed, and the account's PDS cannot be reached
+   * @throws XrpcError if the service takes none of them
    */
   async replenish(): Promise<number> {
     await this.list()
     return this.stock.keep()
+  }
+
+  // replenishOrTell does not fail by a refusal: the event that has asked for KeyPackages would come for ever.
+  private async replenishOrTell(): Promise<void> {
+    try {
+      await this.replenish()
+    } catch (err) {
+      if (!isRefusal(err)) throw err
+      this.events.onFailure?.(err)
+    }
   }
 
   // list writes this device's record if it is not there, once in a life of the client. Others use no device
@@ -967,7 +990,7 @@ export class Client {
         this.later(this.disputes.take(of(event.body), event.body))
         break
       case "keyPackagesEvent":
-        if (event.body.deviceId === (await this.deviceId())) await this.replenish()
+        if (event.body.deviceId === (await this.deviceId())) await this.replenishOrTell()
         break
       case "resetEvent":
         await this.reach(of(event.body), event.body.seq)

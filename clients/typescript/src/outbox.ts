@@ -151,6 +151,8 @@ export interface OutboxParts {
   readonly serviceOf?: (convo: string) => Did | undefined
   /** Whether the service of a convo can be reached. A sign of that ends a wait for it. */
   readonly reachOf?: (convo: string) => Reach
+  /** The service's time, in milliseconds of Unix time. By default that of the clock. */
+  readonly now?: () => number
 }
 
 const outboxPrefix = "outbox/"
@@ -561,10 +563,10 @@ export class Outbox {
   }
 
   private async waitForQuota(write: Write, err: XrpcError): Promise<void> {
-    const { clock, events } = this.parts
-    const until = resetsAt(err) ?? clock.now() + (err.retryAfter ?? quotaWait)
+    const { clock, events, now = () => clock.now() } = this.parts
+    const until = resetsAt(err) ?? now() + (err.retryAfter ?? quotaWait)
     events.onQuota?.(write, until, err)
-    await this.pause(write, Math.min(Math.max(until - clock.now(), 1000), quotaWait))
+    await this.pause(write, Math.min(Math.max(until - now(), 1000), quotaWait))
   }
 
   private pause(write: Write, ms: number, sign?: AbortSignal): Promise<void> {

@@ -1,6 +1,7 @@
 // What the answers of a service show besides their content.
 
 import { AwayError, NoAnswerError, XrpcError } from "./errors.js"
+import type { ServerTime } from "./server-time.js"
 import type { Call, Transport } from "./transport.js"
 
 /** So long a wait that a service asks for is kept, whatever else it answers. */
@@ -31,8 +32,16 @@ export class Reach {
   }
 }
 
-/** A transport whose answers give signs. */
-export function observed(transport: Transport, reach: Reach): Transport {
+/** A transport whose answers give signs, and tell the time. */
+export function observed(transport: Transport, reach: Reach, time?: ServerTime): Transport {
+  const timed = (call: Call): Call => {
+    if (time === undefined) return call
+    const sent = time.sending()
+    return { ...call, onDate: (date) => {
+      time.heard(date, sent)
+      call.onDate?.(date)
+    } }
+  }
   const heard = async <T>(answer: Promise<T>): Promise<T> => {
     try {
       const value = await answer
@@ -44,8 +53,8 @@ export function observed(transport: Transport, reach: Reach): Transport {
     }
   }
   return {
-    call: (call) => heard(transport.call(call)),
-    ...(transport.receive && { receive: (call: Call) => heard(transport.receive!(call)) }),
-    ...(transport.stream && { stream: (call: Call) => heard(transport.stream!(call)) }),
+    call: (call) => heard(transport.call(timed(call))),
+    ...(transport.receive && { receive: (call: Call) => heard(transport.receive!(timed(call))) }),
+    ...(transport.stream && { stream: (call: Call) => heard(transport.stream!(timed(call))) }),
   }
 }

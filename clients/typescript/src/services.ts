@@ -10,6 +10,7 @@ import type { ConvoId, Did } from "./ids.js"
 import { names, type Thread } from "./records.js"
 import { type Changes, get, getAll, put, type Store } from "./store.js"
 import type { Reach } from "./reach.js"
+import type { ServerTime } from "./server-time.js"
 import type { Call, Transport } from "./transport.js"
 import * as mls from "#lexicons"
 
@@ -58,6 +59,8 @@ export interface ServicesParts {
   readonly others: OtherServices | undefined
   readonly deviceId: string
   readonly clock: Clock
+  /** The home's time. */
+  readonly time: ServerTime
   readonly signal: AbortSignal
 }
 
@@ -151,9 +154,9 @@ export class Services {
 
   /** The methods of a service. */
   at(service: Did | undefined): Api {
-    const { clock, signal } = this.parts
+    const { clock, signal, time } = this.parts
     const known = service === this.home ? undefined : service
-    const api = this.apis.get(known) ?? new Api(this.way(known), clock, signal)
+    const api = this.apis.get(known) ?? new Api(this.way(known), clock, signal, undefined, known === undefined ? time : undefined)
     this.apis.set(known, api)
     return api
   }
@@ -286,7 +289,7 @@ export class Services {
 
   private away(whose: Did | undefined, err: unknown): AwayError {
     const until = err instanceof XrpcError ? resetsAt(err) : undefined
-    const wait = until === undefined ? undefined : Math.max(until - this.parts.clock.now(), 0)
+    const wait = until === undefined ? undefined : Math.max(until - this.parts.time.now(), 0)
     return new AwayError(`${whose}: ${messageOf(err)}`, wait ?? (err instanceof XrpcError ? err.retryAfter : undefined), { cause: err })
   }
 

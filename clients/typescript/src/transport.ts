@@ -14,6 +14,8 @@ export interface Call {
   readonly bytes?: Uint8Array
   /** Ends the call, which then throws {@link NoAnswerError}. */
   readonly signal?: AbortSignal
+  /** Hears the answer's header `Date`, in milliseconds of Unix time, if it has one. A transport calls it. */
+  readonly onDate?: (date: number) => void
 }
 
 /**
@@ -155,7 +157,10 @@ export async function request(
     headers["content-type"] = "application/octet-stream"
   }
   try {
-    return await fetch(url, init)
+    const response = await fetch(url, init)
+    const date = dateOf(response.headers)
+    if (date !== undefined) call.onDate?.(date)
+    return response
   } catch (err) {
     throw new NoAnswerError(`${call.method}: no answer`, { cause: err })
   }
@@ -200,8 +205,13 @@ function retryAfterOf({ headers }: Response): number | undefined {
   if (asked === null || asked.trim() === "") return undefined
   const ms = Number(asked) * 1000
   if (!Number.isNaN(ms)) return ms
-  const [at, now] = [Date.parse(asked), Date.parse(headers.get("date") ?? "")]
-  return Number.isNaN(at) ? undefined : at - (Number.isNaN(now) ? Date.now() : now)
+  const at = Date.parse(asked)
+  return Number.isNaN(at) ? undefined : at - (dateOf(headers) ?? Date.now())
+}
+
+function dateOf(headers: Headers): number | undefined {
+  const date = Date.parse(headers.get("date") ?? "")
+  return Number.isNaN(date) ? undefined : date
 }
 
 // errorOf reads {"error", "message"}. A proxy on the way can answer anything else.

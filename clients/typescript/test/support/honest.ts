@@ -51,7 +51,7 @@ const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[
   onRetry: () => false,
   onService: () => false,
   onSignal: () => false,
-  onWelcome: () => false,
+  onClock: () => false, onWelcome: () => false,
 }
 
 /**
