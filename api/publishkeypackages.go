@@ -41,12 +41,14 @@ func (h *handlers) PublishKeyPackages(c *call, in *mlsapi.PublishKeyPackagesInpu
 			if err != nil {
 				return nil, err
 			}
+			judged := make([]bool, len(results))
 			for i, p := range published {
 				if results[indexes[i]], err = result(p); err != nil {
 					return nil, err
 				}
+				judged[indexes[i]] = !p.Early
 			}
-			giveBack(c, in.KeyPackages, results)
+			giveBack(c, in.KeyPackages, results, judged)
 			return &mlsapi.PublishKeyPackagesOutput{Results: results}, nil
 		})
 		unverified, ok := find[*keypackages.UnverifiedError](err)
@@ -59,14 +61,16 @@ func (h *handlers) PublishKeyPackages(c *call, in *mlsapi.PublishKeyPackagesInpu
 	}
 }
 
-// giveBack returns to the quotas what the items took and did not use. Rejected items still count: a
-// bad signature takes as long to verify as a good one.
-func giveBack(c *call, items []mlsapi.Item, results []mlsapi.Result) {
+// giveBack returns to the quotas what the items took and did not use. Items with bad signatures still
+// count: a bad signature takes as long to verify as a good one. Items that are rejected for another
+// reason cost the request only: a device with a wrong clock must not use up its day. judged says
+// which items were accepted or rejected by their signatures.
+func giveBack(c *call, items []mlsapi.Item, results []mlsapi.Result, judged []bool) {
 	for i, r := range results {
 		if r.Status != statusPublished { // nothing is stored for this item
 			c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(items[i].KeyPackage))})
 		}
-		if r.Status == statusDuplicate { // nothing was verified for this item
+		if r.Status == statusDuplicate || !judged[i] { // nothing was verified for this item
 			c.quota.Give(quota.Cost{Of: quota.KeyPackages, N: 1})
 		}
 	}

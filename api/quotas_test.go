@@ -478,6 +478,32 @@ func TestRejectedKeyPackagesCount(t *testing.T) {
 	publish(bad).fails(http.StatusTooManyRequests, "QuotaExceeded")
 }
 
+// D8: a device whose clock is wrong publishes what is rejected, again and again. That uses up no quota:
+// once the clock is right, it publishes.
+func TestUntimelyKeyPackagesDoNotCount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.limits = quota.Limits{"key-packages-per-day": 2, quota.AddressShare: 1}
+	alice := w.user().on(w.boot())
+	publish := func(options ...mlstest.Option) string {
+		in := &mlsapi.PublishKeyPackagesInput{}
+		for range 2 {
+			body, _ := alice.KeyPackage(t, options...)
+			in.KeyPackages = append(in.KeyPackages, mlsapi.Item{KeyPackage: body, CipherSuite: mlstest.Suite.String()})
+		}
+		return read[mlsapi.PublishKeyPackagesOutput](t, alice.post(mlsapi.NSIDPublishKeyPackages, in).ok()).Results[1].Status
+	}
+	soon := time.Now().Add(70 * time.Minute)
+	for range 3 {
+		if status := publish(mlstest.Lifetime(soon, soon.Add(30*24*time.Hour))); status != "rejected" {
+			t.Fatalf("a KeyPackage of a device whose clock is ahead is %s", status)
+		}
+	}
+	if status := publish(); status != "published" {
+		t.Errorf("a KeyPackage of a right clock is %s", status)
+	}
+}
+
 // H10: to be invited makes nobody known. Who was put into a convo and has not accepted it is an
 // outsider when it is put into the next.
 func TestInvitedAgainIsStillARequest(t *testing.T) {

@@ -196,7 +196,7 @@ func (s *Server) build() *echo.Echo {
 			AllowHeaders: []string{"Authorization", "Content-Type", headerKey, headerRange, headerLastEventID,
 				"Atproto-Proxy", "Atproto-Accept-Labelers"},
 			ExposeHeaders: []string{headerReplay, headerConflict, headerExpired, "RateLimit-Limit",
-				"RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID, headerContentRange},
+				"RateLimit-Remaining", "RateLimit-Reset", "Retry-After", "Date", echo.HeaderXRequestID, headerContentRange},
 			MaxAge: 86400,
 		}),
 		middleware.RecoverWithConfig(middleware.RecoverConfig{DisableErrorHandler: true,

@@ -30,6 +30,7 @@ type Published struct {
 	Ref       mls.KeyPackageRef // nil if Err is set
 	Duplicate bool              // the same KeyPackage was published before
 	Err       error             // *InvalidError, ErrTooMany or ErrExpirationTooFar
+	Early     bool              // Err does not depend on the signatures, as with the wrong clock of a device
 }
 
 // Publish is PublishAll for one publication. It also returns the error of Published.
@@ -62,7 +63,9 @@ func PublishAll(ctx context.Context, tx pgx.Tx, batch []Publication) ([]Publishe
 	out := make([]Published, len(batch))
 	var initKeys [][]byte
 	for i := range batch {
-		if out[i].Err = batch[i].parse(); out[i].Err == nil {
+		if err := batch[i].parse(); err != nil {
+			out[i] = Published{Err: err, Early: true}
+		} else {
 			initKeys = append(initKeys, batch[i].checked.kp.InitKey)
 		}
 	}
@@ -77,8 +80,11 @@ func PublishAll(ctx context.Context, tx pgx.Tx, batch []Publication) ([]Publishe
 		return nil, err
 	}
 	for i := range batch {
-		if out[i].Err == nil {
-			out[i].Err = batch[i].validAt(s.now)
+		if out[i].Err != nil {
+			continue
+		}
+		if err := batch[i].validAt(s.now); err != nil {
+			out[i] = Published{Err: err, Early: true}
 		}
 	}
 	if err := s.unverified(batch, out); err != nil {

@@ -77,7 +77,7 @@ func All() []Quota {
 			"people that one DID invites in a day and shares no convo with"},
 		Records: {"records-per-day", "", 50_000, false, "idempotency records of one DID in a day: as many as messages"},
 		KeyPackages: {"key-packages-per-day", "MLSD_QUOTA_KEY_PACKAGES", 2_000, false,
-			"KeyPackages that one DID publishes in a day, rejected ones included"},
+			"KeyPackages that one DID publishes in a day, those with bad signatures included"},
 		Reports: {"reports-per-day", "MLSD_QUOTA_REPORTS", 20, false, "reports of abuse of one DID in a day"},
 		AttachmentBytes: {"attachment-bytes-per-day", "MLSD_QUOTA_ATTACHMENT_BYTES", 1 << 30, true,
 			"bytes of attachments that one DID announces in a day, each as 64 KiB at least"},

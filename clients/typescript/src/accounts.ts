@@ -60,6 +60,7 @@ export interface ListedDevice {
 /** Nobody can say now what an account lists. */
 export class AccountAwayError extends Error {
   override readonly name = "AccountAwayError"
+  readonly code = "AccountAway"
 
   constructor(
     readonly did: Did,

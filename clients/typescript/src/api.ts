@@ -3,9 +3,11 @@
 import type { l } from "@atproto/lex-schema"
 import type { Clock } from "./clock.js"
 import { hex } from "./bytes.js"
-import { backoff, systemClock } from "./clock.js"
+import { askedWait, backoff, pause, systemClock } from "./clock.js"
 import { AwayError, NoAnswerError, verdictOf, XrpcError } from "./errors.js"
 import { lexParse, lexStringify, type LexValue } from "./json.js"
+import { observed, Reach } from "./reach.js"
+import type { ServerTime } from "./server-time.js"
 import type { Call, Transport } from "./transport.js"
 
 /** A query or a procedure of the lexicons. */
@@ -58,11 +60,23 @@ export function decodeAnswer<M extends Method>(method: M, text: string): Output<
  * aborts: then it throws what came last. Writes that must not be lost go through the outbox instead.
  */
 export class Api {
+  readonly transport: Transport
+  /** Whether the service can be reached. */
+  readonly reach = new Reach()
+
+  /**
+   * @param reachOf tells who answers a call, if the transport reaches several services
+   * @param time hears the service's time
+   */
   constructor(
-    readonly transport: Transport,
+    transport: Transport,
     private readonly clock: Clock,
     private readonly signal: AbortSignal,
-  ) {}
+    private readonly reachOf: (call: Call) => Reach = () => this.reach,
+    time?: ServerTime,
+  ) {
+    this.transport = observed(transport, this.reach, time)
+  }
 
   /** Makes a query. */
   query<M extends l.Query>(method: M, params: Params<M>): Promise<Output<M>> {
@@ -97,7 +111,7 @@ export class Api {
         return decode(await this.transport.call({ ...call, signal: this.signal }))
       } catch (err) {
         if (verdictOf(err) !== "again" || this.signal.aborted) throw err
-        await this.clock.sleep(waitOf(err, this.clock, attempt), this.signal)
+        await pause(this.clock, waitOf(err, this.clock, attempt), this.signal, this.reachOf(call).after(err))
         if (this.signal.aborted) throw err
       }
     }
@@ -106,7 +120,7 @@ export class Api {
 
 /** How long to wait after a failure that calls for the same again, in milliseconds. */
 export function waitOf(err: unknown, clock: Clock, attempt: number): number {
-  return (err instanceof XrpcError || err instanceof AwayError ? err.retryAfter : undefined) ?? backoff(clock, attempt)
+  return askedWait(err instanceof XrpcError || err instanceof AwayError ? err.retryAfter : undefined) ?? backoff(clock, attempt)
 }
 
 function toSearch(params: Record<string, unknown>): URLSearchParams {

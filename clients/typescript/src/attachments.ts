@@ -1,10 +1,10 @@
 // Encrypted files: docs/clients/ATTACHMENTS.md.
 
-import { decodeAnswer, encodeInput } from "./api.js"
+import { decodeAnswer, encodeInput, waitOf } from "./api.js"
 import { fromBase64url, base64url, sha256 } from "./bytes.js"
 import type { Clock } from "./clock.js"
 import { backoff, systemClock } from "./clock.js"
-import { errorName, NoAnswerError, verdictOf, XrpcError } from "./errors.js"
+import { errorName, NoAnswerError, verdictOf } from "./errors.js"
 import type { Call, Transport } from "./transport.js"
 import * as mls from "#lexicons"
 
@@ -39,6 +39,7 @@ export interface SealedFile extends Omit<FilePointer, "id" | "uri"> {
 /** The content is not what its sender has announced: the server or its store has changed it. */
 export class FileChangedError extends Error {
   override readonly name = "FileChangedError"
+  readonly code = "FileChanged"
 }
 
 const keyBytes = 32
@@ -188,7 +189,7 @@ export class Attachments {
       } catch (err) {
         if (!(err instanceof NoAnswerError) && verdictOf(err) !== "again") throw err
         if (signal?.aborted) throw err
-        await this.clock.sleep((err instanceof XrpcError ? err.retryAfter : undefined) ?? backoff(this.clock, n), signal ?? new AbortController().signal)
+        await this.clock.sleep(waitOf(err, this.clock, n), signal ?? new AbortController().signal)
         if (signal?.aborted) throw err
       }
     }

@@ -13,6 +13,7 @@ import { type Changes, get, getAll } from "./store.js"
 /** What the service offers is not the convo's group, or is an older state of it. The device stays where it is. */
 export class ContraryError extends SealError {
   override readonly name = "ContraryError"
+  override readonly code = "Contrary"
 
   constructor(
     readonly what: "welcome" | "groupInfo" | "successor",

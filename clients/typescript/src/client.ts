@@ -35,9 +35,10 @@ import { type OwnDevice, OwnDevices } from "./own-devices.js"
 import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
 import { Resets } from "./resets.js"
-import { type Changes, EndableStore, get, getAll, naming, type Store } from "./store.js"
+import { type Changes, get, getAll, OwnedStore, type Store } from "./store.js"
 import { type Elsewhere, type Invitation, type OtherServices, Services } from "./services.js"
 import { type PdsAgent, textOf, type Transport } from "./transport.js"
+import { type ClockError, ServerTime } from "./server-time.js"
 import { type MemberCursor, Signals } from "./signals.js"
 import { type InvitedDevice, WelcomeLostError, Welcomes } from "./welcome.js"
 import { type AddContent, type Committed } from "./write-commits.js"
@@ -109,6 +110,11 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    * person, and call {@link Client.signOut}.
    */
   onSignedOut?(why: "done" | "removed"): void
+  /**
+   * The device's clock is off by a minute or more, or it is right again. The client goes by the service's time;
+   * other apps do not, and tokens of the person's PDS can be refused: tell the person.
+   */
+  onClock?(error: ClockError): void
   /** The event stream is connected. */
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
@@ -185,6 +191,7 @@ export interface Accepted {
 /** A device of a person. All its methods can be called at any time, and at the same time. */
 export class Client {
   private listening = false
+  private stopped = false
   private listed: Promise<void> | undefined
   private readonly streams = new Map<Did | undefined, EventStream>()
   private readonly entering = new Map<string, Promise<void>>()
@@ -214,7 +221,7 @@ export class Client {
     readonly logChecks: LogChecks | undefined,
     /** Messages from before this device joined: docs/clients/HISTORY.md. */
     readonly history: History,
-    private readonly records: EndableStore,
+    private readonly store: OwnedStore,
     private readonly admitsOwn: boolean,
   ) {
     this.own = new OwnDevices(core, log, outbox, accounts, closing.signal, {
@@ -237,18 +244,36 @@ export class Client {
     })
   }
 
-  /** Opens the client of a device. It goes on with what an earlier life has not finished. */
+  /**
+   * Opens the client of a device. It goes on with what an earlier life has not finished.
+   *
+   * @throws StoreOpenError if another client has the store, and is not closed
+   */
   static async open(options: ClientOptions): Promise<Client> {
+    const store = OwnedStore.take(options.store)
+    try {
+      return await Client.openWith(store, options)
+    } catch (err) {
+      await store.release()
+      throw err
+    }
+  }
+
+  private static async openWith(store: OwnedStore, options: ClientOptions): Promise<Client> {
     const { did, transport, mls: library, clock = systemClock, envelope = usualEnvelope } = options
     asDid(did)
-    const store = new EndableStore(naming(options.store))
     const events = harmless(options.events ?? {})
     const closing = new AbortController()
+    const time = new ServerTime(clock, (error) => {
+      events.onClock?.(error)
+      client?.later(client.stock.again())
+    })
+    library.setTime?.(time.now)
     const locks = new Locks()
     const services = await Services.open({
-      store, transport, others: options.services, deviceId: await sha256(library.signatureKey), clock, signal: closing.signal,
+      store, transport, others: options.services, deviceId: await sha256(library.signatureKey), clock, time, signal: closing.signal,
     })
-    const api = new Api(services.transport, clock, closing.signal)
+    const api = new Api(services.transport, clock, closing.signal, (call) => services.reachOf(call))
     const devices = await Devices.open({ did, accounts: options.accounts, store, mls: library, clock, signal: closing.signal })
     const news = new NewsQueue(store, clock, (one) => {
       if ("device" in one) events.onDevice?.(one.convo, one.device)
@@ -279,8 +304,11 @@ export class Client {
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
     const onMoved = (queue: string, next: string) => client?.moved(lockOf(queue) as ConvoId, next as ConvoId)
     const outbox = await Outbox.open({
-      store, transport: services.transport, writer, locks, clock, events: { ...events, onLost, onMoved },
-      serviceOf: (convo) => services.of(convo),
+      store, transport: services.transport, writer, locks, clock, events: Object.assign(Object.create(events) as ClientEvents, {
+        onLost, onMoved, onStop: (err: XrpcError, service?: Did) => client?.onStop(err, service),
+      }),
+      serviceOf: (convo) => services.of(convo), reachOf: (convo) => services.at(services.of(convo)).reach,
+      now: time.now,
     })
     history = new History(core, outbox, events, closing.signal)
     client = new Client(
@@ -290,6 +318,7 @@ export class Client {
       members, options.accounts, options.deviceName, decide, options.logChecks?.(core, {
         onFinding: (convo, finding) => events.onFinding?.(convo as ConvoId, finding), onFailure: (err) => events.onFailure?.(err),
       }), history, store, options.admitOwnDevices ?? true)
+    globalThis.addEventListener?.("online", () => client?.online(), { signal: closing.signal })
     await client.begin()
     return client
   }
@@ -298,10 +327,15 @@ export class Client {
     await this.core.news.deliver()
     this.outbox.resume()
     if (await this.own.isSigningOut()) return this.later(this.signOut())
+    this.later(this.members.begin())
+    await this.goOn()
+  }
+
+  // goOn takes up what is not finished: at the start, and after a stop.
+  private async goOn(): Promise<void> {
     this.later(this.list())
     await this.own.resume()
     const threads = await this.convos()
-    this.later(this.members.begin())
     await this.history.resume(threads.map(({ convoId }) => convoId))
     for (const thread of threads) {
       if (thread.successor !== undefined) continue
@@ -319,7 +353,7 @@ export class Client {
     }
   }
 
-  /** Ends everything, and leaves the store open. What is not done waits for the next life. */
+  /** Ends everything, and leaves the store open for another client. What is not done waits for the next life. */
   async close(): Promise<void> {
     const closed = this.outbox.close() // first: what the abort ends is no failure of a write
     this.closing.abort()
@@ -327,6 +361,7 @@ export class Client {
     await closed
     await this.logChecks?.idle()
     await this.history.idle()
+    await this.store.release()
   }
 
   /** The way to the services: a call with a convo goes to the convo's service. For {@link Attachments}, and other calls. */
@@ -577,13 +612,23 @@ export class Client {
   // Joining
 
   /**
-   * Joins a convo that this person was added to. If the Welcome is of no use, it comes back by an
-   * external commit.
+   * Joins a convo that this person was added to, unless this device is in its group. If the Welcome is of no
+   * use, it comes back by an external commit.
    *
    * @throws WelcomeLostError if that is not possible either
    */
   join(convo: ConvoId): Promise<void> {
-    return this.joinUnless(convo, async () => false)
+    return this.joinUnless(convo, async () => {
+      await this.readIfIn(convo)
+      return this.isIn(convo)
+    })
+  }
+
+  // isIn reports whether this device is in a convo's group, and has nothing to finish.
+  private async isIn(convo: ConvoId): Promise<boolean> {
+    const thread = await this.log.thread(convo)
+    const unfinished = (await this.core.store.read(names.welcome(convo))) !== undefined
+    return thread !== undefined && !thread.left && !thread.stuck && !thread.lost && !unfinished
   }
 
   // joinUnless joins, unless something else has put this device into the convo in the meantime.
@@ -825,10 +870,21 @@ export class Client {
    * many.
    *
    * @throws NoAnswerError if the device has never been listed, and the account's PDS cannot be reached
+   * @throws XrpcError if the service takes none of them
    */
   async replenish(): Promise<number> {
     await this.list()
     return this.stock.keep()
+  }
+
+  // replenishOrTell does not fail by a refusal: the event that has asked for KeyPackages would come for ever.
+  private async replenishOrTell(): Promise<void> {
+    try {
+      await this.replenish()
+    } catch (err) {
+      if (!isRefusal(err)) throw err
+      this.events.onFailure?.(err)
+    }
   }
 
   // list writes this device's record if it is not there, once in a life of the client. Others use no device
@@ -901,7 +957,7 @@ export class Client {
   private async signOutNow(): Promise<void> {
     await this.own.signOut()
     await this.close()
-    await this.records.end()
+    await this.store.end()
     this.events.onSignedOut?.("done")
   }
 
@@ -948,7 +1004,7 @@ export class Client {
       },
       onConnect: () => (service ? this.events.onService?.(service) : this.events.onConnect?.()),
       onReconnect: (err) => (service ? this.events.onService?.(service, err) : this.events.onReconnect?.(err)),
-      onStop: (err) => err instanceof XrpcError && this.events.onStop?.(err, service),
+      onStop: (err) => err instanceof XrpcError && this.onStop(err, service),
     }, this.openSocket, service && names.cursorAt(service))
     this.streams.set(service, stream)
     stream.start()
@@ -973,10 +1029,26 @@ export class Client {
     await stream?.close()
   }
 
-  /** Tries everything again at once: the network is back, the app is shown again, or a user asks. */
+  /**
+   * Tries everything again at once: the network is back, the app is shown again, a user asks, or the account may
+   * use the service again after `onStop`.
+   */
   resume(): void {
     this.outbox.resume()
     for (const stream of this.streams.values()) stream.reconnect()
+    if (this.stopped) this.later(this.goOn())
+    this.stopped = false
+  }
+
+  // online connects again what was connected by another network, and ends the waits for services.
+  private online(): void {
+    this.core.services.giveSigns()
+    for (const stream of this.streams.values()) if (!stream.stopped) stream.reconnect()
+  }
+
+  private onStop(err: XrpcError, service: Did | undefined): void {
+    this.stopped = true
+    this.events.onStop?.(err, service)
   }
 
   private async onEvent(event: StreamEvent, service: Did | undefined): Promise<void> {
@@ -1000,7 +1072,7 @@ export class Client {
         this.later(this.disputes.take(of(event.body), event.body))
         break
       case "keyPackagesEvent":
-        if (event.body.deviceId === (await this.deviceId())) await this.replenish()
+        if (event.body.deviceId === (await this.deviceId())) await this.replenishOrTell()
         break
       case "resetEvent":
         await this.reach(of(event.body), event.body.seq)
@@ -1149,8 +1221,7 @@ export class Client {
   }
 
   private async write(queue: string, kind: string, content: object): Promise<LexValue> {
-    const { settled } = await this.outbox.add(queue, kind, content as LexValue)
-    return settled
+    return this.outbox.outcome(await this.outbox.add(queue, kind, content as LexValue))
   }
 
   private newId(): string {
@@ -1158,17 +1229,30 @@ export class Client {
   }
 }
 
-// harmless passes what a handler of the app throws on to onFailure, so that no step fails by it.
+// harmless passes what a handler of the app throws on to onFailure, so that no step fails by it: also what an
+// async one rejects with. It reads each handler when there is something to hear, so one can be set later.
 function harmless(events: ClientEvents): ClientEvents {
+  const own = (err: unknown) => queueMicrotask(() => {
+    throw err // of onFailure itself: nobody else hears of it
+  })
+  const failed = (err: unknown) => {
+    if (events.onFailure === undefined) return console.error(err)
+    try {
+      Promise.resolve<unknown>(events.onFailure(err)).catch(own)
+    } catch (second) {
+      own(second)
+    }
+  }
   return new Proxy(events, {
-    get(target, name, receiver) {
-      const handler: unknown = Reflect.get(target, name, receiver)
-      if (typeof handler !== "function" || name === "onFailure") return handler
+    get(target, name) {
+      const handler: unknown = Reflect.get(target, name)
+      if (typeof handler !== "function") return handler
+      if (name === "onFailure") return failed
       return (...args: unknown[]) => {
         try {
-          handler.apply(target, args)
+          Promise.resolve<unknown>(handler.apply(target, args)).catch(failed)
         } catch (err) {
-          target.onFailure?.(err)
+          failed(err)
         }
       }
     },

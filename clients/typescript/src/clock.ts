@@ -12,22 +12,48 @@ export interface Clock {
   randomBytes(length: number): Uint8Array
 }
 
+/** A longer timer ends at once. */
+const longestTimer = 2 ** 31 - 1
+
+function timer(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(running)
+      signal.removeEventListener("abort", done)
+      resolve()
+    }
+    const running = setTimeout(done, ms)
+    signal.addEventListener("abort", done)
+  })
+}
+
 /** The machine's clock and its random numbers. */
 export const systemClock: Clock = {
   now: () => Date.now(),
-  sleep: (ms, signal) =>
-    new Promise((resolve) => {
-      if (signal.aborted) return resolve()
-      const done = () => {
-        clearTimeout(timer)
-        signal.removeEventListener("abort", done)
-        resolve()
-      }
-      const timer = setTimeout(done, ms)
-      signal.addEventListener("abort", done)
-    }),
+  async sleep(ms, signal) {
+    for (let left = ms; left > 0 && !signal.aborted; left -= longestTimer) await timer(Math.min(left, longestTimer), signal)
+  },
   random: () => Math.random(),
   randomBytes: (length) => crypto.getRandomValues(new Uint8Array(length)),
+}
+
+/** The bounds of a wait that a service asks for, in milliseconds. */
+const leastAsked = 1000
+const mostAsked = 3_600_000
+
+/** A wait that a service asks for, or `undefined` if it says nothing that makes sense. */
+export function askedWait(ms: number | undefined): number | undefined {
+  return ms === undefined || Number.isNaN(ms) ? undefined : Math.min(Math.max(ms, leastAsked), mostAsked)
+}
+
+/**
+ * Waits, but not longer than until a sign that the service can be reached: then a second altogether, so that a
+ * service of which only a part works is not asked all the time.
+ */
+export async function pause(clock: Clock, ms: number, signal: AbortSignal, sign: AbortSignal | undefined): Promise<void> {
+  if (sign === undefined || ms <= leastAsked) return clock.sleep(ms, signal)
+  await clock.sleep(leastAsked, signal)
+  await clock.sleep(ms - leastAsked, AbortSignal.any([signal, sign]))
 }
 
 const firstWait = 500

@@ -33,6 +33,9 @@ export type Leaf = Pick<Member, "identity" | "signatureKey">
 
 /** A device whose account cannot be asked now, or that its account does not list: nothing is encrypted for it. */
 export class UnknownDeviceError extends AwayError {
+  override readonly name = "UnknownDeviceError"
+  override readonly code = "UnknownDevice"
+
   constructor(readonly devices: readonly Device[], cause?: unknown) {
     const text = devices.map(({ did, state }) => `${did} has a device that ${state === "unlisted" ? "it does not list" : "waits to be checked"}`)
     super(text.join("; "), devices.every(({ state }) => state === "unlisted") ? askAgainAfter : undefined, { cause })

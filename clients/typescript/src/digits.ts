@@ -32,6 +32,7 @@ export type CodeProblem =
 /** There is no safety number or group code. */
 export class CodeError extends Error {
   override readonly name = "CodeError"
+  readonly code = "Code"
 
   constructor(
     readonly problem: CodeProblem,

@@ -5,6 +5,7 @@ import type { ConvoId } from "./ids.js"
 /** An answer that is not 2xx. */
 export class XrpcError extends Error {
   override readonly name = "XrpcError"
+  readonly code = "Xrpc"
 
   constructor(
     readonly status: number,
@@ -21,11 +22,21 @@ export class XrpcError extends Error {
 
 /** There was no answer, or none of this service. What was asked for may have been done. */
 export class NoAnswerError extends Error {
-  override readonly name = "NoAnswerError"
+  override readonly name: string = "NoAnswerError"
+  readonly code: string = "NoAnswer"
+}
+
+/** The client was closed first. A write that is stored waits for the next life. */
+export class ClosedError extends NoAnswerError {
+  override readonly name = "ClosedError"
+  override readonly code = "Closed"
 }
 
 /** What another service must say first did not come: that of a person whom a write adds. */
 export class AwayError extends NoAnswerError {
+  override readonly name: string = "AwayError"
+  override readonly code: string = "Away"
+
   constructor(
     message: string,
     /** How long that service asks to wait, in milliseconds. */
@@ -39,21 +50,25 @@ export class AwayError extends NoAnswerError {
 /** The log goes another way than this device's group: docs/RECOVERY.md. */
 export class OutOfStepError extends Error {
   override readonly name: string = "OutOfStepError"
+  readonly code: string = "OutOfStep"
 }
 
 /** A commit could not be processed, or the group is split: docs/clients/DISPUTES.md. */
 export class StuckError extends OutOfStepError {
   override readonly name = "StuckError"
+  override readonly code = "Stuck"
 }
 
 /** This device is in no convo of this id. */
 export class UnknownConvoError extends Error {
   override readonly name = "UnknownConvoError"
+  readonly code = "UnknownConvo"
 }
 
 /** The request of a write cannot be made: the lexicon or the MLS library refuses what it is made of. */
 export class SealError extends Error {
   override readonly name: string = "SealError"
+  readonly code: string = "Seal"
 }
 
 /** A call that is not for devices of this person, or not for this device: the text says which one is. */
@@ -71,11 +86,19 @@ export class SignedOutError extends Error {
 /** The app has discarded a write that was not accepted yet. */
 export class DiscardedError extends Error {
   override readonly name = "DiscardedError"
+  readonly code = "Discarded"
 }
 
 /** The store failed. Open it and the client again. */
 export class StoreError extends Error {
   override readonly name = "StoreError"
+  readonly code = "Store"
+}
+
+/** The store is open: another client of this process has it, another process or another tab. Nothing was changed. */
+export class StoreOpenError extends Error {
+  override readonly name = "StoreOpenError"
+  readonly code = "StoreOpen"
 }
 
 /** The convo that goes on in the place of one that was reset, if an answer or the last entry of a log names it. */

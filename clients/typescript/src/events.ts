@@ -1,7 +1,7 @@
 // The event stream: docs/EVENTS.md.
 
 import type { Core } from "./core.js"
-import { backoff } from "./clock.js"
+import { askedWait, backoff, pause } from "./clock.js"
 import { errorName, NoAnswerError, OutOfStepError, verdictOf, XrpcError } from "./errors.js"
 import type { ConvoId } from "./ids.js"
 import { deviceIdOf } from "./keypackages.js"
@@ -57,7 +57,7 @@ export interface StreamHandler {
   onConnect?(): void
   /** A connection has ended, and the stream connects again. */
   onReconnect?(err: unknown): void
-  /** The stream has ended, because the account may not use the service now. */
+  /** The account may not use the service now. The stream waits for {@link EventStream.reconnect}. */
   onStop?(err: unknown): void
 }
 
@@ -66,6 +66,8 @@ export class EventStream {
   private readonly closing = new AbortController()
   private wake = new AbortController()
   private ended: Promise<void> = Promise.resolve()
+  /** Set while the stream waits for {@link EventStream.reconnect}, because the account may not use the service. */
+  stopped = false
 
   /** @param openSocket makes a WebSocket; by default that of the platform, if it has one */
   constructor(
@@ -95,18 +97,26 @@ export class EventStream {
   private async run(): Promise<void> {
     for (let attempt = 1; !this.closing.signal.aborted; attempt++) {
       this.wake = new AbortController()
-      let wait: number | undefined
+      let [wait, sign]: [number?, AbortSignal?] = []
       try {
         await this.follow(() => (attempt = 0))
       } catch (err) {
         if (this.closing.signal.aborted) return
-        if (isFinal(err)) return this.handler.onStop?.(err)
+        if (isFinal(err)) {
+          this.stopped = true
+          this.handler.onStop?.(err)
+          await ended(this.wake.signal)
+          this.stopped = false
+          attempt = 0
+          continue
+        }
         if (errorName(err) === "FutureCursor") await this.store(undefined)
         this.handler.onReconnect?.(err)
         wait = waitOf(err)
+        sign = this.core.api.reach.after(err)
       }
-      const pause = wait === undefined ? backoff(this.core.clock, Math.max(attempt, 1)) : wait * (1 + this.core.clock.random())
-      await this.core.clock.sleep(pause, this.wake.signal)
+      const ms = wait === undefined ? backoff(this.core.clock, Math.max(attempt, 1)) : wait * (1 + this.core.clock.random())
+      await pause(this.core.clock, ms, this.wake.signal, wait === undefined ? sign : undefined)
     }
   }
 
@@ -129,6 +139,7 @@ export class EventStream {
   }
 
   private async take(incoming: Incoming): Promise<void> {
+    this.core.api.reach.give()
     if (incoming === "outdated") return this.handler.onMissing()
     if ("signal" in incoming) return this.handler.onSignal?.(incoming.signal)
     await this.handler.onEvent(incoming.event)
@@ -162,6 +173,13 @@ export class EventStream {
   }
 }
 
+function ended(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve()
+    signal.addEventListener("abort", () => resolve())
+  })
+}
+
 /** A connection that the server has ended. */
 export class StreamEndedError extends NoAnswerError {
   constructor(
@@ -183,7 +201,7 @@ export function endOf(reason: string): Error {
 }
 
 function waitOf(err: unknown): number | undefined {
-  return err instanceof StreamEndedError ? err.after : undefined
+  return err instanceof StreamEndedError ? askedWait(err.after) : undefined
 }
 
 // isFinal reports whether connecting again is of no use. What fails in the handler is not: the event

@@ -24,6 +24,7 @@ export const tagBytes = 16
 /** What a member has sent breaks the format or its bounds. */
 export class HistoryError extends Error {
   override readonly name = "HistoryError"
+  readonly code = "History"
 }
 
 /** One message of a bundle. */

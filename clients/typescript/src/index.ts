@@ -20,8 +20,8 @@ export type { DeviceNews } from "./news.js"
 export { type Clock, systemClock } from "./clock.js"
 export { CodeError, type CodeProblem, formatDigits } from "./digits.js"
 export {
-  DiscardedError, errorName, NoAnswerError, OutOfStepError, OwnDeviceError, retryTable, type Rule, SealError, SignedOutError,
-  StoreError, StuckError, UnknownConvoError, type Verdict, verdictOf, XrpcError,
+  ClosedError, DiscardedError, errorName, NoAnswerError, OutOfStepError, OwnDeviceError, retryTable, type Rule, SealError,
+  SignedOutError, StoreError, StoreOpenError, StuckError, UnknownConvoError, type Verdict, verdictOf, XrpcError,
 } from "./errors.js"
 export { Api, type Input, type Method, type Output, type Params, withIdempotencyKey } from "./api.js"
 export { type Call, DirectTransport, type Fetch, type PdsAgent, PdsTransport, type Transport } from "./transport.js"
@@ -30,9 +30,10 @@ export { type GroupCode, groupCode } from "./group-code.js"
 export {
   compareSafetyNumbers, parseSafetyNumber, type SafetyComparison, safetyNumber, type SafetyNumber, safetyNumberText,
 } from "./safety-number.js"
+export type { ClockError } from "./server-time.js"
 export { SessionTransport } from "./transport-session.js"
 export { type Changes, MemoryStore, type Store } from "./store.js"
-export { IndexedDBStore } from "./store-indexeddb.js"
+export { IndexedDBStore, type OpenOptions } from "./store-indexeddb.js"
 export {
   type Added, Outbox, type OutboxEvents, type OutboxParts, type Plan, type RefusedWrite, type Sealed, type SealedWrite,
   type Write, type Writer,

@@ -3,6 +3,7 @@
 import type { Api } from "./api.js"
 import { hex, sha256 } from "./bytes.js"
 import type { Core } from "./core.js"
+import { XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import type { Outbox } from "./outbox.js"
 import { names } from "./records.js"
@@ -33,6 +34,7 @@ export class KeyPackageStock {
   ) {}
 
   private compared = false
+  private rejected = false // some of the last publication
 
   /**
    * Asks how many are available, and publishes what is missing if the server says that more are needed
@@ -50,12 +52,24 @@ export class KeyPackageStock {
     return this.publish(Math.max(0, this.full - (device?.available ?? 0)), (device?.lastResort ?? 0) === 0)
   }
 
-  /** Publishes new KeyPackages, and returns how many the server took. */
+  /** Publishes what the server has rejected, now that the time is another one. */
+  async again(): Promise<void> {
+    if (this.rejected) await this.keep()
+  }
+
+  /**
+   * Publishes new KeyPackages, and returns how many the server took.
+   *
+   * @throws XrpcError if it took none
+   */
   async publish(oneTime: number, lastResort: boolean): Promise<number> {
     if (oneTime === 0 && !lastResort) return 0
     const content: PublishContent = { oneTime, lastResort }
-    const { settled } = await this.outbox.add(publishQueue, "publish", { ...content } satisfies LexValue)
-    const { published } = (await settled) as { published: number }
+    const added = await this.outbox.add(publishQueue, "publish", { ...content } satisfies LexValue)
+    const { published, rejected } = (await this.outbox.outcome(added)) as { published: number; rejected: string[] }
+    this.rejected = rejected.length > 0
+    const [, error = "", text = ""] = /^(\w*): (.*)$/s.exec(rejected[0] ?? "") ?? []
+    if (published === 0 && this.rejected) throw new XrpcError(400, error, text)
     return published
   }
 

@@ -115,6 +115,7 @@ export class ReadAgainError extends Error {
 /** What a member has sent is no head that the service has signed. It says nothing of the server. */
 export class NotSignedError extends Error {
   override readonly name = "NotSignedError"
+  readonly code = "NotSigned"
 
   constructor(why: string) {
     super(`the member's head is not signed by the service: ${why}`)

@@ -11,9 +11,16 @@
 // and the node that lists it. The library asks for equal lists in all nodes above the leaf, and so
 // refuses the trees that most groups have after two additions.
 
+//
+// A KeyPackage's lifetime is compared with the device's clock, which can be wrong: TsMls gives the library the
+// service's time, as `now` of its lifetimeConfig.
+
 const wrong = "!arraysEqual(dpNode.parent.unmergedLeaves, n.parent.unmergedLeaves)"
 const right =
   "dp.indexOf(parentIdx) < dp.indexOf(toNodeIndex(i)) && !dpNode.parent.unmergedLeaves.includes(unmergedLeaf)"
+
+const ownTime = "const currentTime = BigInt(Math.floor(Date.now() / 1000));"
+const anyTime = "const currentTime = config.now?.() ?? BigInt(Math.floor(Date.now() / 1000));"
 
 /**
  * Corrects the text of `clientState.js`.
@@ -21,8 +28,12 @@ const right =
  * @throws Error if the text is not that of ts-mls 1.6.4
  */
 export function correctTree(source: string): string {
-  if (source.split(wrong).length !== 2) throw new Error("ts-mls has other source than 1.6.4")
-  return source.replace(wrong, right)
+  return replaced(replaced(source, wrong, right), ownTime, anyTime)
+}
+
+function replaced(source: string, before: string, after: string): string {
+  if (source.split(before).length !== 2) throw new Error("ts-mls has other source than 1.6.4")
+  return source.replace(before, after)
 }
 
 /** What Node hands to a hook, as far as it is used here. */

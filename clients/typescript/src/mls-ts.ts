@@ -2,7 +2,7 @@
 //   - external_pub is the key without its length, where §12.4.3.2 has opaque<V>: see mls-ts-info.ts;
 //   - KeyPackages are valid for ever, where §7.2 wants a lifetime that applications accept;
 //   - P-256 signature keys are compressed, where §5.1.1 wants uncompressed ones;
-//   - valid trees are refused: see mls-ts-tree.ts;
+//   - valid trees are refused, and KeyPackages by a wrong clock of the device: see mls-ts-tree.ts;
 //   - a stored state does not say that leaf 0 has sent a proposal: see encodeState.
 
 import { p256 } from "@noble/curves/nist.js"
@@ -62,7 +62,12 @@ export class TsMls implements Mls {
     private readonly keys: Keys,
     private readonly suite: CiphersuiteImpl,
     private readonly config: ClientConfig,
+    private readonly time: { now: () => number },
   ) {}
+
+  setTime(now: () => number): void {
+    this.time.now = now
+  }
 
   get signatureKey(): Uint8Array {
     return this.keys.publicKey
@@ -83,7 +88,10 @@ export class TsMls implements Mls {
   }
 
   private static make({ identity, cipherSuite, keys }: Exported, suite: CiphersuiteImpl, options: TsMlsOptions): TsMls {
-    return new TsMls(identity, cipherSuite, keys, suite, { ...defaultClientConfig, ...options.config })
+    const time = { now: () => Date.now() }
+    const config: ClientConfig = { ...defaultClientConfig, ...options.config }
+    const lifetimeConfig = { ...config.lifetimeConfig, now: () => BigInt(Math.floor(time.now() / 1000)) } // see mls-ts-tree.ts
+    return new TsMls(identity, cipherSuite, keys, suite, { ...config, lifetimeConfig }, time)
   }
 
   /** The device with its private signature key. Anybody who has it can write in the device's name. */
@@ -206,7 +214,7 @@ export class TsMls implements Mls {
   }
 
   private async fresh(lastResort: boolean): Promise<{ publicPackage: KeyPackage; privatePackage: PrivateKeyPackage }> {
-    const now = Math.floor(Date.now() / 1000)
+    const now = Math.floor(this.time.now() / 1000)
     const lifetime = { notBefore: BigInt(now - lifetimeBack), notAfter: BigInt(now + lifetimeAhead) }
     const extensions = lastResort ? [{ extensionType: lastResortType, extensionData: new Uint8Array() }] : []
     const credential = { credentialType: "basic" as const, identity: encoder.encode(this.identity) }

@@ -12,6 +12,11 @@ export interface Mls {
   /** The device's signature key, as it stands in its leaves. */
   readonly signatureKey: Uint8Array
 
+  /**
+   * Sets where it takes the time from, in milliseconds of Unix time: the service's, by which lifetimes are made
+   * and judged. Without it the device's clock counts.
+   */
+  setTime?(now: () => number): void
   /** Makes a KeyPackage that is valid for at most 84 days and an hour. */
   keyPackage(lastResort: boolean): Promise<NewKeyPackage>
   /** Starts a group whose only member is this device. */

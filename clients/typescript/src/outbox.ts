@@ -10,12 +10,13 @@
 // attempt may have arrived; only these bytes are sent, until the server has said what became of them.
 
 import { waitOf } from "./api.js"
-import type { Clock } from "./clock.js"
-import { AwayError, DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, successorIn, verdictOf, XrpcError } from "./errors.js"
+import { type Clock, pause } from "./clock.js"
+import { AwayError, ClosedError, DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, successorIn, verdictOf, XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import type { Did } from "./ids.js"
 import { Kept } from "./kept.js"
 import type { Locks } from "./locks.js"
+import type { Reach } from "./reach.js"
 import { type Changes, getAll, put, type Store } from "./store.js"
 import type { Transport } from "./transport.js"
 
@@ -113,7 +114,10 @@ export interface OutboxEvents {
    * refused. `pending`, `kept` and `refused` say so already.
    */
   onChange?(queue: string): void
-  /** An attempt has failed for now. The next one, of the same bytes, begins in `wait` milliseconds. */
+  /**
+   * An attempt has failed for now. The next one, of the same bytes, begins in `wait` milliseconds, or earlier
+   * if the service shows before that it can be reached.
+   */
   onRetry?(write: Write, wait: number, err: unknown): void
   /**
    * The account may not use the service now, or is not signed in. Call `resume` to try again. Another
@@ -145,6 +149,10 @@ export interface OutboxParts {
   readonly events: OutboxEvents
   /** The service of a convo, if it is another one than the person's own. */
   readonly serviceOf?: (convo: string) => Did | undefined
+  /** Whether the service of a convo can be reached. A sign of that ends a wait for it. */
+  readonly reachOf?: (convo: string) => Reach
+  /** The service's time, in milliseconds of Unix time. By default that of the clock. */
+  readonly now?: () => number
 }
 
 const outboxPrefix = "outbox/"
@@ -221,6 +229,22 @@ export class Outbox {
   settled(write: Write): Promise<LexValue> {
     const waiting = this.waiting.get(write.id)
     return waiting?.settled ?? Promise.reject(new Error(`no write ${write.id} is in the outbox`))
+  }
+
+  /**
+   * Waits for a write's end, or for the outbox's.
+   *
+   * @throws ClosedError if the outbox is closed first: the write waits for the next life
+   */
+  async outcome({ settled }: Pick<Added, "settled">): Promise<LexValue> {
+    const { signal } = this.closing
+    const over = new AbortController()
+    const closed = new Promise<never>((_, reject) => {
+      const end = () => reject(new ClosedError("the write waits in the store"))
+      if (signal.aborted) end()
+      signal.addEventListener("abort", end, { signal: over.signal })
+    })
+    return Promise.race([settled, closed]).finally(() => over.abort())
   }
 
   /** The writes that the service has not accepted yet, in their order. */
@@ -438,8 +462,9 @@ export class Outbox {
     const verdict = verdictOf(err)
     if (verdict === "again") {
       const wait = waitOf(err, this.parts.clock, attempt)
+      const sign = this.parts.reachOf?.(this.parts.writer.lockOf(write.queue)).after(err)
       this.parts.events.onRetry?.(write, wait, err)
-      await this.pause(write, wait)
+      await this.pause(write, wait, sign)
       return false
     }
     if (verdict === "lost") {
@@ -538,14 +563,14 @@ export class Outbox {
   }
 
   private async waitForQuota(write: Write, err: XrpcError): Promise<void> {
-    const { clock, events } = this.parts
-    const until = resetsAt(err) ?? clock.now() + (err.retryAfter ?? quotaWait)
+    const { clock, events, now = () => clock.now() } = this.parts
+    const until = resetsAt(err) ?? now() + (err.retryAfter ?? quotaWait)
     events.onQuota?.(write, until, err)
-    await this.pause(write, Math.min(Math.max(until - clock.now(), 1000), quotaWait))
+    await this.pause(write, Math.min(Math.max(until - now(), 1000), quotaWait))
   }
 
-  private pause(write: Write, ms: number): Promise<void> {
-    return this.parts.clock.sleep(ms, this.until(write, this.wake.signal))
+  private pause(write: Write, ms: number, sign?: AbortSignal): Promise<void> {
+    return pause(this.parts.clock, ms, this.until(write, this.wake.signal), sign)
   }
 
   // until is a signal that aborts with another one, or when a write is discarded.

@@ -221,8 +221,7 @@ export class Recovery {
     for (const kept of await this.lostWrites(convo)) {
       if (kept.write.kind !== "leave") this.outbox.kept.fork(kept, changes)
     }
-    const { settled } = await this.outbox.add(rejoinQueue(convo), "rejoin", { convoId: convo }, changes)
-    await settled
+    await this.outbox.outcome(await this.outbox.add(rejoinQueue(convo), "rejoin", { convoId: convo }, changes))
     await this.read(convo)
   }
 

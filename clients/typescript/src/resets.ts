@@ -57,7 +57,7 @@ export class Resets {
     const [begun] = this.outbox.pending(queue)
     const content = begun?.content ?? (await this.contentOf(convo, reason))
     const settled = begun ? this.outbox.settled(begun) : (await this.outbox.add(queue, "reset", content)).settled
-    return ((await settled) as unknown as { convoId: ConvoId }).convoId
+    return ((await this.outbox.outcome({ settled })) as unknown as { convoId: ConvoId }).convoId
   }
 
   private async contentOf(convo: ConvoId, reason: string): Promise<LexValue> {

@@ -9,6 +9,8 @@ import { documentOf, entryOf, publicDirectory } from "./hosts.js"
 import type { ConvoId, Did } from "./ids.js"
 import { names, type Thread } from "./records.js"
 import { type Changes, get, getAll, put, type Store } from "./store.js"
+import type { Reach } from "./reach.js"
+import type { ServerTime } from "./server-time.js"
 import type { Call, Transport } from "./transport.js"
 import * as mls from "#lexicons"
 
@@ -57,6 +59,8 @@ export interface ServicesParts {
   readonly others: OtherServices | undefined
   readonly deviceId: string
   readonly clock: Clock
+  /** The home's time. */
+  readonly time: ServerTime
   readonly signal: AbortSignal
 }
 
@@ -72,8 +76,7 @@ export class Services {
     private readonly elsewhere: Map<string, Elsewhere>,
     private moved: Home | undefined,
   ) {
-    const { transport, others } = parts
-    this.transport = others === undefined ? transport : this.router(transport)
+    this.transport = parts.others === undefined ? this.at(undefined).transport : this.router(parts.transport)
   }
 
   static async open(parts: ServicesParts): Promise<Services> {
@@ -151,11 +154,21 @@ export class Services {
 
   /** The methods of a service. */
   at(service: Did | undefined): Api {
-    const { clock, signal } = this.parts
+    const { clock, signal, time } = this.parts
     const known = service === this.home ? undefined : service
-    const api = this.apis.get(known) ?? new Api(this.way(known), clock, signal)
+    const api = this.apis.get(known) ?? new Api(this.way(known), clock, signal, undefined, known === undefined ? time : undefined)
     this.apis.set(known, api)
     return api
+  }
+
+  /** Whether the service of a call can be reached. */
+  reachOf(call: Call): Reach {
+    return this.at(this.of(convoOf(call))).reach
+  }
+
+  /** There is a network: all services may be reached. */
+  giveSigns(): void {
+    for (const { reach } of this.apis.values()) reach.give()
   }
 
   /**
@@ -276,7 +289,7 @@ export class Services {
 
   private away(whose: Did | undefined, err: unknown): AwayError {
     const until = err instanceof XrpcError ? resetsAt(err) : undefined
-    const wait = until === undefined ? undefined : Math.max(until - this.parts.clock.now(), 0)
+    const wait = until === undefined ? undefined : Math.max(until - this.parts.time.now(), 0)
     return new AwayError(`${whose}: ${messageOf(err)}`, wait ?? (err instanceof XrpcError ? err.retryAfter : undefined), { cause: err })
   }
 

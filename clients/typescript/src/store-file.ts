@@ -1,9 +1,10 @@
 // A store in a file, for Node.
 
-import { type FileHandle, open, readFile, rename, rm, writeFile } from "node:fs/promises"
-import { dirname, resolve } from "node:path"
+import { type FileHandle, open, readFile, realpath, rename, rm } from "node:fs/promises"
+import { basename, dirname, join, resolve } from "node:path"
 import { apply, type Changes, type Store } from "./store.js"
 import { decodeRecords, encodeRecords, type Decoded } from "./journal.js"
+import { codeOf, lockFile } from "./store-lock.js"
 
 /** Others on the machine cannot read it: it holds private keys. */
 const fileMode = 0o600
@@ -11,48 +12,51 @@ const fileMode = 0o600
 /** The journal is written anew when it is longer than this and than twice its live records. */
 const longestJournal = 4 << 20
 
-// The stores that this process has open, by path.
-const opened = new Set<string>()
-
 /**
  * A store in one file: a journal of changes, each with a checksum. A write is one append and one
  * fsync. An append that the machine's or the process's end cut short is dropped at the next open.
  * All records are in memory too.
  *
- * One process has the store at a time: {@link FileStore.open} refuses the file while the process in
- * `PATH.lock` lives.
+ * It is open once at a time: {@link FileStore.open} refuses the file while the process lives that the folder
+ * `PATH.locks` names. All processes must see each other: those of one machine, and of one container.
  */
 export class FileStore implements Store {
   private readonly records = new Map<string, Uint8Array>()
   private last: Promise<void> = Promise.resolve() // of the writes, which run one after the other
   private failed: unknown
+  private closed: Promise<void> | undefined
 
   private constructor(
     private readonly path: string,
     private file: FileHandle,
     private length: number,
+    private readonly unlock: () => Promise<void>,
   ) {}
 
-  /** Opens the store in a file, and makes it if there is none. */
+  /**
+   * Opens the store in a file, and makes it if there is none.
+   *
+   * @throws StoreOpenError if it is open, here or in another process
+   */
   static async open(file: string): Promise<FileStore> {
-    const path = resolve(file)
-    await lock(path)
+    const path = join(await realpath(dirname(resolve(file))), basename(file))
+    const unlock = await lockFile(path)
     try {
-      return await FileStore.load(path)
+      return await FileStore.load(path, unlock)
     } catch (err) {
-      await unlock(path)
+      await unlock()
       throw err
     }
   }
 
-  private static async load(path: string): Promise<FileStore> {
+  private static async load(path: string, unlock: () => Promise<void>): Promise<FileStore> {
     await rm(path + ".new", { force: true })
     const found: Decoded = decodeRecords(await readIfThere(path))
     const file = await open(path, "a", fileMode)
     await file.truncate(found.length)
     await file.sync()
     await syncFolder(path)
-    const store = new FileStore(path, file, found.length)
+    const store = new FileStore(path, file, found.length, unlock)
     for (const changes of found.changes) apply(store.records, changes)
     return store
   }
@@ -106,11 +110,16 @@ export class FileStore implements Store {
     this.length = bytes.length
   }
 
-  async close(): Promise<void> {
+  close(): Promise<void> {
+    this.closed ??= this.end()
+    return this.closed
+  }
+
+  private async end(): Promise<void> {
     await this.last
     this.failed ??= new Error("the store is closed")
     await this.file.close()
-    await unlock(this.path)
+    await this.unlock()
   }
 }
 
@@ -129,44 +138,4 @@ async function syncFolder(path: string): Promise<void> {
   const folder = await open(dirname(path), "r")
   await folder.sync()
   await folder.close()
-}
-
-// lock takes PATH.lock, which holds the id of a process. A lock of a process that has ended is
-// taken over.
-async function lock(path: string): Promise<void> {
-  const name = path + ".lock"
-  for (let attempt = 0; attempt < 2; attempt++) {
-    try {
-      await writeFile(name, String(process.pid), { flag: "wx" })
-      opened.add(path)
-      return
-    } catch (err) {
-      if (codeOf(err) !== "EEXIST") throw err
-    }
-    const owner = Number(new TextDecoder().decode(await readIfThere(name)))
-    if (owner === process.pid ? opened.has(path) : alive(owner)) {
-      throw new Error(`${path} is in use by process ${owner}`)
-    }
-    await rm(name, { force: true })
-  }
-  throw new Error(`${path} is being opened by another process`)
-}
-
-async function unlock(path: string): Promise<void> {
-  opened.delete(path)
-  await rm(path + ".lock", { force: true })
-}
-
-function alive(pid: number): boolean {
-  if (!Number.isSafeInteger(pid) || pid <= 0) return false
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch (err) {
-    return codeOf(err) === "EPERM"
-  }
-}
-
-function codeOf(err: unknown): unknown {
-  return err instanceof Error && "code" in err ? err.code : undefined
 }

@@ -1,14 +1,22 @@
 // A store in a browser's IndexedDB.
 
+import { StoreOpenError } from "./errors.js"
 import type { Changes, Store } from "./store.js"
 
 const table = "records"
 
+/** How to open a store that can be open elsewhere. */
+export interface OpenOptions {
+  /** Waits while it is open elsewhere: a second tab takes over when the first one closes. */
+  readonly wait?: boolean
+  /** Ends the wait, which then rejects with the signal's reason. */
+  readonly signal?: AbortSignal
+}
+
 /**
  * A store in one IndexedDB database. A write is one transaction with strict durability.
  *
- * One tab has the store at a time where the browser has Web Locks: {@link IndexedDBStore.open}
- * refuses a database that another tab has open.
+ * It is open once at a time, in one of all tabs: a Web Lock says so. The browser releases it when the tab ends.
  */
 export class IndexedDBStore implements Store {
   private constructor(
@@ -16,9 +24,13 @@ export class IndexedDBStore implements Store {
     private readonly unlock: () => void,
   ) {}
 
-  /** Opens the database `name`, and makes it if there is none. */
-  static async open(name: string): Promise<IndexedDBStore> {
-    const unlock = await lock(`mlsd-client:${name}`)
+  /**
+   * Opens the database `name`, and makes it if there is none.
+   *
+   * @throws StoreOpenError if it is open, in this tab or in another one, and `wait` is not set
+   */
+  static async open(name: string, options: OpenOptions = {}): Promise<IndexedDBStore> {
+    const unlock = await lock(`mlsd-client:${name}`, options)
     try {
       const request = indexedDB.open(name, 1)
       request.onupgradeneeded = () => request.result.createObjectStore(table)
@@ -69,13 +81,38 @@ function resultOf<T>(request: IDBRequest<T>): Promise<T> {
 }
 
 // lock takes a Web Lock, and returns what releases it.
-function lock(name: string): Promise<() => void> {
-  if (typeof navigator === "undefined" || !("locks" in navigator)) return Promise.resolve(() => {})
+function lock(name: string, { wait = false, signal }: OpenOptions): Promise<() => void> {
+  if (typeof navigator === "undefined" || !("locks" in navigator)) return localLock(name, { wait, ...(signal && { signal }) })
   return new Promise((resolve, reject) => {
-    const held = navigator.locks.request(name, { ifAvailable: true }, (taken) => {
-      if (taken === null) throw new Error("another tab has the store open")
+    const options: LockOptions = wait ? { ...(signal && { signal }) } : { ifAvailable: true }
+    const held = navigator.locks.request(name, options, (granted) => {
+      if (granted === null) throw new StoreOpenError("the store is open, perhaps in another tab")
       return new Promise<void>((release) => resolve(release))
     })
     held.catch(reject)
+  })
+}
+
+// Where there are no Web Locks there are no tabs either, as in Node: the ends of those who hold each name.
+const taken = new Map<string, Promise<void>>()
+
+async function localLock(name: string, { wait = false, signal }: OpenOptions): Promise<() => void> {
+  for (let before = taken.get(name); before !== undefined; before = taken.get(name)) {
+    if (!wait) throw new StoreOpenError("the store is open")
+    await (signal === undefined ? before : Promise.race([before, aborted(signal)]))
+  }
+  return new Promise((resolve) => {
+    const ended = new Promise<void>((release) => resolve(() => {
+      if (taken.get(name) === ended) taken.delete(name)
+      release()
+    }))
+    taken.set(name, ended)
+  })
+}
+
+function aborted(signal: AbortSignal): Promise<never> {
+  return new Promise((_, reject) => {
+    if (signal.aborted) reject(signal.reason)
+    signal.addEventListener("abort", () => reject(signal.reason))
   })
 }

@@ -1,6 +1,6 @@
 // Durable storage of a client.
 
-import { StoreError } from "./errors.js"
+import { StoreError, StoreOpenError } from "./errors.js"
 import { lexParse, lexStringify, type LexValue } from "./json.js"
 
 /** The records that one write changes, by name. `undefined` removes a record. */
@@ -27,48 +27,67 @@ export interface Store {
   close(): Promise<void>
 }
 
-/** A store that does the same, and whose failures are {@link StoreError}s. */
-export function naming(store: Store): Store {
-  const fail = (err: unknown): never => {
-    throw new StoreError("the store failed", { cause: err })
-  }
-  return {
-    read: (name) => store.read(name).catch(fail),
-    list: (prefix) => store.list(prefix).catch(fail),
-    write: (changes) => store.write(changes).catch(fail),
-    close: () => store.close(),
-  }
-}
+// The stores that clients have, of this process.
+const owned = new WeakSet<Store>()
 
-/** A store that can be emptied for good. */
-export class EndableStore implements Store {
-  private ended = false
+/**
+ * The store of one client. Its failures are {@link StoreError}s. A second client over the same store would
+ * use keys of MLS twice, so there is none before {@link release}; after it nothing is written here.
+ */
+export class OwnedStore implements Store {
+  private readonly writing = new Set<Promise<void>>()
+  private refusal: string | undefined
 
-  constructor(private readonly store: Store) {}
+  private constructor(private readonly store: Store) {}
+
+  /**
+   * Takes a store for a client. One that is taken already is returned as it is: for who opens a client with it.
+   *
+   * @throws StoreOpenError if another client has it
+   */
+  static take(store: Store): OwnedStore {
+    if (store instanceof OwnedStore) return store
+    if (owned.has(store)) throw new StoreOpenError("another client has the store: close it first")
+    owned.add(store)
+    return new OwnedStore(store)
+  }
 
   read(name: string): Promise<Uint8Array | undefined> {
-    return this.store.read(name)
+    return this.store.read(name).catch(failed)
   }
 
   list(prefix: string): Promise<string[]> {
-    return this.store.list(prefix)
+    return this.store.list(prefix).catch(failed)
   }
 
   async write(changes: Changes): Promise<void> {
-    if (this.ended) throw new StoreError("this device has signed out, and its store is empty")
-    await this.store.write(changes)
-  }
-
-  /** Removes all records. What is written after the call is refused. */
-  async end(): Promise<void> {
-    this.ended = true
-    await this.store.write(new Map()) // behind the writes that are under way
-    await this.store.write(new Map((await this.store.list("")).map((name) => [name, undefined])))
+    if (this.refusal !== undefined) throw new StoreError(this.refusal)
+    const writing = this.store.write(changes)
+    this.writing.add(writing)
+    await writing.catch(failed).finally(() => this.writing.delete(writing))
   }
 
   close(): Promise<void> {
     return this.store.close()
   }
+
+  /** Removes all records. What is written after the call is refused. */
+  async end(): Promise<void> {
+    this.refusal = "this device has signed out, and its store is empty"
+    await Promise.allSettled(this.writing)
+    await this.store.write(new Map((await this.list("")).map((name) => [name, undefined]))).catch(failed)
+  }
+
+  /** Gives the store back, once all is written that was begun. */
+  async release(): Promise<void> {
+    this.refusal ??= "the client is closed"
+    await Promise.allSettled(this.writing)
+    owned.delete(this.store)
+  }
+}
+
+function failed(err: unknown): never {
+  throw new StoreError("the store failed", { cause: err })
 }
 
 /** A store that ends with the process, for tests. */

@@ -5,6 +5,8 @@ import { decodeAnswer, encodeInput } from "./api.js"
 import type { Clock } from "./clock.js"
 import { systemClock } from "./clock.js"
 import { NoAnswerError, verdictOf, XrpcError } from "./errors.js"
+import { observed, Reach } from "./reach.js"
+import { ServerTime } from "./server-time.js"
 import { type Call, DirectTransport, type Fetch, type Transport } from "./transport.js"
 import * as mls from "#lexicons"
 
@@ -25,8 +27,9 @@ const withToken: ReadonlySet<string> = new Set([mls.createSession.main.nsid, mls
  * go with service-auth tokens.
  */
 export class SessionTransport implements Transport {
-  private readonly direct: DirectTransport
-  private readonly bearing: DirectTransport
+  private readonly time: ServerTime
+  private readonly direct: Required<Transport>
+  private readonly bearing: Required<Transport>
   private session: Session | undefined
   private renewing: Promise<void> | undefined
   private noneBefore = 0
@@ -41,10 +44,12 @@ export class SessionTransport implements Transport {
     private readonly deviceId: string,
     token: (method: string) => Promise<string>,
     fetch?: Fetch,
-    private readonly clock: Clock = systemClock,
+    clock: Clock = systemClock,
   ) {
-    this.direct = new DirectTransport(service, token, fetch)
-    this.bearing = new DirectTransport(service, async () => this.bearer(), fetch)
+    this.time = new ServerTime(clock)
+    const timed = (direct: DirectTransport) => observed(direct, new Reach(), this.time) as Required<Transport>
+    this.direct = timed(new DirectTransport(service, token, fetch))
+    this.bearing = timed(new DirectTransport(service, async () => this.bearer(), fetch))
   }
 
   call(call: Call): Promise<string> {
@@ -70,7 +75,7 @@ export class SessionTransport implements Transport {
     this.session = undefined
   }
 
-  private async send<T>(call: Call, send: (transport: DirectTransport) => Promise<T>): Promise<T> {
+  private async send<T>(call: Call, send: (transport: Required<Transport>) => Promise<T>): Promise<T> {
     if (withToken.has(call.method) || !(await this.ready())) return send(this.direct)
     try {
       return await send(this.bearing)
@@ -90,7 +95,7 @@ export class SessionTransport implements Transport {
   // ready gets a session if there is none or it is about to end, and reports whether there is one.
   private async ready(): Promise<boolean> {
     if (!this.endsSoon()) return true
-    if (this.clock.now() >= this.noneBefore) {
+    if (this.time.now() >= this.noneBefore) {
       this.renewing ??= this.renew().finally(() => (this.renewing = undefined))
       await this.renewing
     }
@@ -98,7 +103,7 @@ export class SessionTransport implements Transport {
   }
 
   private endsSoon(): boolean {
-    return this.session === undefined || Date.parse(this.session.expiresAt) - margin < this.clock.now()
+    return this.session === undefined || Date.parse(this.session.expiresAt) - margin < this.time.now()
   }
 
   private async renew(): Promise<void> {
@@ -106,13 +111,13 @@ export class SessionTransport implements Transport {
       this.session = (await this.refreshed()) ?? (await this.bought())
     } catch (err) {
       if (!(err instanceof NoAnswerError) && verdictOf(err) !== "again") throw err
-      this.noneBefore = this.clock.now() + withoutSession
-      if (this.session !== undefined && Date.parse(this.session.expiresAt) <= this.clock.now()) this.session = undefined
+      this.noneBefore = this.time.now() + withoutSession
+      if (this.session !== undefined && Date.parse(this.session.expiresAt) <= this.time.now()) this.session = undefined
     }
   }
 
   private async refreshed(): Promise<Session | undefined> {
-    if (this.session === undefined || Date.parse(this.session.expiresAt) <= this.clock.now()) return undefined
+    if (this.session === undefined || Date.parse(this.session.expiresAt) <= this.time.now()) return undefined
     const { main } = mls.refreshSession
     const body = encodeInput(main, { refreshToken: this.session.refreshToken })
     try {

@@ -14,6 +14,8 @@ export interface Call {
   readonly bytes?: Uint8Array
   /** Ends the call, which then throws {@link NoAnswerError}. */
   readonly signal?: AbortSignal
+  /** Hears the answer's header `Date`, in milliseconds of Unix time, if it has one. A transport calls it. */
+  readonly onDate?: (date: number) => void
 }
 
 /**
@@ -155,7 +157,10 @@ export async function request(
     headers["content-type"] = "application/octet-stream"
   }
   try {
-    return await fetch(url, init)
+    const response = await fetch(url, init)
+    const date = dateOf(response.headers)
+    if (date !== undefined) call.onDate?.(date)
+    return response
   } catch (err) {
     throw new NoAnswerError(`${call.method}: no answer`, { cause: err })
   }
@@ -191,9 +196,22 @@ async function streamOf(response: Response): Promise<ReadableStream<Uint8Array>>
 
 function failureOf(response: Response, text: string): Error {
   const { error, message } = errorOf(text)
-  const seconds = response.headers.get("retry-after")
-  const wait = seconds === null ? Number.NaN : Number(seconds) * 1000
-  return new XrpcError(response.status, error, message, Number.isFinite(wait) && wait >= 0 ? wait : undefined)
+  return new XrpcError(response.status, error, message, retryAfterOf(response))
+}
+
+// retryAfterOf reads how long an answer asks to wait, in milliseconds: it says seconds, or a time.
+function retryAfterOf({ headers }: Response): number | undefined {
+  const asked = headers.get("retry-after")
+  if (asked === null || asked.trim() === "") return undefined
+  const ms = Number(asked) * 1000
+  if (!Number.isNaN(ms)) return ms
+  const at = Date.parse(asked)
+  return Number.isNaN(at) ? undefined : at - (dateOf(headers) ?? Date.now())
+}
+
+function dateOf(headers: Headers): number | undefined {
+  const date = Date.parse(headers.get("date") ?? "")
+  return Number.isNaN(date) ? undefined : date
 }
 
 // errorOf reads {"error", "message"}. A proxy on the way can answer anything else.

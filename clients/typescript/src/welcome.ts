@@ -15,6 +15,7 @@ import * as mls from "#lexicons"
 /** This device cannot join with its Welcome. It comes back by external commit or a new invitation. */
 export class WelcomeLostError extends Error {
   override readonly name = "WelcomeLostError"
+  readonly code = "WelcomeLost"
 }
 
 /** The server keeps 1,024 bytes. */

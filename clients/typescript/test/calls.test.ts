@@ -6,7 +6,7 @@ import assert from "node:assert/strict"
 import { createHash } from "node:crypto"
 import { mock, test } from "node:test"
 import { Client } from "../src/client.js"
-import { DiscardedError, SealError, XrpcError } from "../src/errors.js"
+import { ClosedError, DiscardedError, SealError, StoreError, XrpcError } from "../src/errors.js"
 import { asConvoId, asDid, type ConvoId, type Did } from "../src/ids.js"
 import { idLength } from "../src/envelope.js"
 import type { RefusedWrite, Write } from "../src/outbox.js"
@@ -172,12 +172,13 @@ class Run {
     const op = ops[this.pick(ops.length)]!
     const n = this.made.length
     const { store } = this
+    const closed = (err: unknown) => err instanceof ClosedError || (err instanceof StoreError && err.message === "the client is closed")
     const made: Made = { op, ended: "no" }
     this.made.push(made)
     this.trace.push(op.name)
     const ended = op.call(client, convo ?? unknown, n).then(
       () => store.killed || this.end(made, "resolved"),
-      (err: unknown) => store.killed || this.end(made, "rejected", err),
+      (err: unknown) => store.killed || closed(err) || this.end(made, "rejected", err),
     )
     ended.catch((err: unknown) => (this.failure ??= err))
     if (op.fate === "throws") await ended // it depends on no answer

@@ -1,14 +1,23 @@
 // The stores: what is written survives, all or nothing.
 
 import assert from "node:assert/strict"
-import { appendFile, mkdtemp, rm, stat, truncate } from "node:fs/promises"
+import { type ChildProcess, fork } from "node:child_process"
+import { once } from "node:events"
+import { appendFile, mkdtemp, rm, stat, symlink, truncate, writeFile } from "node:fs/promises"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { after, test } from "node:test"
+import { fileURLToPath } from "node:url"
 import "fake-indexeddb/auto"
+import { Client } from "../src/client.js"
+import { openDevice } from "../src/device.js"
+import { NoAnswerError } from "../src/errors.js"
+import { asDid } from "../src/ids.js"
+import { TsMls } from "../src/mls-ts.js"
 import { FileStore } from "../src/store-file.js"
 import { IndexedDBStore } from "../src/store-indexeddb.js"
-import { MemoryStore, type Store } from "../src/store.js"
+import { MemoryStore, OwnedStore, type Store } from "../src/store.js"
+import { accountsOf } from "./support/everyone.js"
 
 const folder = await mkdtemp(join(tmpdir(), "mlsd-stores-"))
 after(() => rm(folder, { recursive: true }))
@@ -18,6 +27,10 @@ const kinds: Record<string, () => Promise<Store>> = {
   FileStore: () => FileStore.open(path),
   IndexedDBStore: () => IndexedDBStore.open("test"),
 }
+
+const alice = asDid("did:plc:alice")
+const noService = { call: () => Promise.reject(new NoAnswerError("there is no service")) }
+const aliceOn = (store: Store) => ({ did: alice, store, transport: noService, accounts: accountsOf(alice) })
 
 const bytes = (...values: number[]) => Uint8Array.from(values)
 
@@ -82,9 +95,118 @@ test("FileStore: the journal is written anew when most of it is old", async () =
   await again.close()
 })
 
-test("FileStore: one process has it at a time", async () => {
+const isOpen = { name: "StoreOpenError", code: "StoreOpen" }
+
+for (const [name, open] of Object.entries(kinds)) {
+  test(`D1: ${name}: a store that is open is refused by name, until it is closed`, async () => {
+    const store = await open()
+    await assert.rejects(open(), isOpen)
+    await store.close()
+    await store.close()
+    await (await open()).close()
+  })
+}
+
+test("D1: FileStore: another path to the same file is the same store", async () => {
+  await symlink(folder, join(folder, "other"))
   const store = await FileStore.open(join(folder, "one"))
-  await assert.rejects(FileStore.open(join(folder, "one")), /in use by process/)
+  await assert.rejects(FileStore.open(join(folder, "other", "one")), isOpen)
   await store.close()
-  await (await FileStore.open(join(folder, "one"))).close()
+})
+
+test("D1: IndexedDBStore: with `wait` a second one takes over when the first is closed", async () => {
+  const first = await IndexedDBStore.open("waiting")
+  const second = IndexedDBStore.open("waiting", { wait: true })
+  const leaving = new AbortController()
+  const third = IndexedDBStore.open("waiting", { wait: true, signal: leaving.signal })
+  leaving.abort(new Error("the page is left"))
+  await assert.rejects(third, /the page is left/)
+  await first.write(new Map([["a", bytes(1)]]))
+  await first.close()
+  const store = await second
+  assert.deepEqual(await store.read("a"), bytes(1))
+  await assert.rejects(IndexedDBStore.open("waiting"), isOpen)
+  await store.close()
+})
+
+for (const [name, open] of Object.entries({ ...kinds, MemoryStore: async () => new MemoryStore() })) {
+  test(`D1: ${name}: a second client over an open store is refused, and changes nothing`, async () => {
+    const store = await open()
+    const first = await openDevice(aliceOn(store))
+    await assert.rejects(openDevice(aliceOn(store)), isOpen)
+    const mls = await TsMls.create(alice, "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519")
+    await assert.rejects(Client.open({ ...aliceOn(store), mls }), isOpen)
+    const id = await first.deviceId()
+    await first.close()
+    const second = await openDevice(aliceOn(store)) // as React's StrictMode does: open, close, open
+    assert.equal(await second.deviceId(), id)
+    await second.close()
+    await store.close()
+  })
+}
+
+test("D1: of two clients that open a new store at once, one has it, and its device is the store's", async () => {
+  const store = new MemoryStore()
+  const both = await Promise.allSettled([openDevice(aliceOn(store)), openDevice(aliceOn(store))])
+  assert.deepEqual(both.map(({ status }) => status), ["fulfilled", "rejected"])
+  const first = (both[0] as PromiseFulfilledResult<Client>).value
+  const id = await first.deviceId()
+  await first.close()
+  const again = await openDevice(aliceOn(store))
+  assert.equal(await again.deviceId(), id)
+  await again.close()
+})
+
+test("D1: a client that is closed writes nothing any more", async () => {
+  const store = new MemoryStore()
+  const owned = OwnedStore.take(store)
+  const last = owned.write(new Map([["a", bytes(1)]]))
+  await owned.release()
+  await last
+  await assert.rejects(owned.write(new Map([["a", bytes(2)]])), { code: "Store" })
+  assert.deepEqual(await store.read("a"), bytes(1))
+})
+
+test("D2: FileStore: a lock of a process whose id another one has now does not block", async () => {
+  const file = join(folder, "reused")
+  await (await FileStore.open(file)).close()
+  await writeFile(join(file + ".locks", "000000000099"), `${process.ppid} before it`)
+  const store = await FileStore.open(file)
+  await assert.rejects(FileStore.open(file), isOpen)
+  await store.close()
+})
+
+const trials = Number(process.env.TEST_STARTS ?? 20)
+
+test(`D2: FileStore: of three starts after a kill one has the store, ${trials} times`, async () => {
+  const file = join(folder, "killed")
+  const start = async () => {
+    const owner = fork(fileURLToPath(new URL("support/owner.js", import.meta.url)), [file], { execArgv: [] })
+    await once(owner, "message")
+    return owner
+  }
+  const open = async (owner: ChildProcess) => {
+    const answer = once(owner, "message")
+    owner.send("open")
+    return String((await answer)[0])
+  }
+  let first = await start()
+  let others: ChildProcess[] = await Promise.all([start(), start(), start()])
+  assert.equal(await open(first), "owner")
+  let [several, blocked] = [0, 0]
+  for (let trial = 0; trial < trials; trial++) {
+    const ended = once(first, "exit")
+    first.kill("SIGKILL")
+    const [answers, next] = await Promise.all([Promise.all(others.map(open)), start(), ended])
+    const owners = answers.filter((answer) => answer === "owner").length
+    assert.ok(answers.every((answer) => ["owner", "StoreOpen"].includes(answer)), answers.join(", "))
+    if (owners > 1) several++
+    if (owners === 0) blocked++
+    if (owners !== 1) break
+    first = others[answers.indexOf("owner")]!
+    others = [...others.filter((owner) => owner !== first), next]
+  }
+  for (const owner of [first, ...others]) owner.kill("SIGKILL")
+  console.log(`${trials} kills, three starts after each: more than one owner ${several}, blocked ${blocked}`)
+  assert.deepEqual({ several, blocked }, { several: 0, blocked: 0 })
 })

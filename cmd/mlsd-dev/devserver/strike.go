@@ -113,7 +113,7 @@ func (f *Fault) answer(w http.ResponseWriter) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Access-Control-Allow-Origin", "*")
-	w.Header().Set("Access-Control-Expose-Headers", "Retry-After")
+	w.Header().Set("Access-Control-Expose-Headers", "Retry-After,Date")
 	w.WriteHeader(f.Status)
 	// An error here means that the client has closed the connection.
 	_ = json.NewEncoder(w).Encode(errorBody{nameOfStatus(f.Status), "a planned fault, by POST /dev/faults"})

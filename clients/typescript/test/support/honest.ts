@@ -51,8 +51,7 @@ const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[
   onRetry: () => false,
   onService: () => false,
   onSignal: () => false,
-  onSignedOut: () => true,
-  onWelcome: () => false,
+  onClock: () => false, onSignedOut: () => true, onWelcome: () => false,
 }
 
 /**
