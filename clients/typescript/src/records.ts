@@ -1,7 +1,7 @@
 // The records of a client's store.
 
 import type { CommitChange } from "./changes.js"
-import type { ConvoId } from "./ids.js"
+import type { ConvoId, Did } from "./ids.js"
 import { getAll, type Store } from "./store.js"
 
 /** What a device knows of one convo. */
@@ -121,6 +121,28 @@ export interface SavedWelcome {
   readonly joined?: true
 }
 
+/** A convo that waits for its person's answer. */
+export interface ConvoRequest {
+  readonly convoId: ConvoId
+  /** Who has invited this person, as the service says. */
+  readonly invitedBy: Did
+  /** Who is in it, as its service says; of a convo of another service only who has invited this person. */
+  readonly people: readonly Did[]
+  readonly name?: string
+  /** When this person was invited. */
+  readonly since: string
+  /** The convo's service, if it is another one than the person's own. */
+  readonly service?: Did
+  /** Set if that service has sent an invitation, which the person's own service has. */
+  readonly byInvitation?: true
+}
+
+/** A request, and its person's answer until that is done. */
+export interface SavedRequest {
+  readonly request: ConvoRequest
+  readonly answer?: "accepted" | "declined"
+}
+
 /** The private part of a published KeyPackage. */
 export interface SavedKeyPackage {
   readonly secret: Uint8Array
@@ -139,6 +161,13 @@ export const names = {
   loose: (convo: string) => `loose/${convo}/`,
   looseItem: (convo: string, digest: string) => `loose/${convo}/${digest}`,
   own: (digest: string) => `own/${digest}`,
+  claims: "claim/",
+  claim: (key: string) => `claim/${key}`,
+  leftOut: (claim: string) => `leftout/${claim}`,
+  missings: "missing/",
+  missing: (convo: string) => `missing/${convo}`,
+  requests: "request/",
+  request: (convo: string) => `request/${convo}`,
   welcomes: "welcome/",
   welcome: (convo: string) => `welcome/${convo}`,
   keyPackage: (ref: string) => `keypackage/${ref}`,
@@ -182,8 +211,11 @@ export const rejoinQueue = (convo: string) => `rejoin:${convo}`
 /** The queue of the reset of a convo. */
 export const resetQueue = (convo: string) => `reset:${convo}`
 
+/** The queue of the answer to a request. */
+export const requestQueue = (convo: string) => `request:${convo}`
+
 /** The lock of a queue: a convo has one lock, however many queues. */
-export const lockOf = (queue: string) => queue.replace(/^(rejoin|reset):/, "")
+export const lockOf = (queue: string) => queue.replace(/^(rejoin|reset|request):/, "")
 
 /** The convos that a device is in. */
 export async function presentIn(store: Store): Promise<Thread[]> {
