@@ -842,6 +842,7 @@ export class Client {
    * events ask for. The app hears all of them in one place.
    */
   listen(): void {
+    if (!this.listening) this.later(this.members.keepFresh())
     this.listening = true
     this.follow(undefined)
     this.later(this.followAll())

@@ -41,6 +41,10 @@ export class UnknownDeviceError extends AwayError {
 
 /** So long an answer counts before the account is asked again, in milliseconds. */
 const freshFor = 24 * 3_600_000
+/** So long it counts for other devices of the own account: this device takes those that were stolen out of groups. */
+const ownFreshFor = 3_600_000
+/** So long a client waits before it asks again for a listed device whose account was away. */
+const askAwayAfter = 3_600_000
 /** So many accounts are asked at once. */
 const mostAtOnce = 8
 /** So long a client waits before it asks again for a device that is not listed. */
@@ -59,6 +63,7 @@ export interface DevicesParts {
 /** The devices that a client knows. */
 export class Devices {
   private readonly asking = new Map<string, Promise<Device>>()
+  private readonly triedAt = new Map<string, number>() // when the account of a listed device was away
 
   private constructor(
     private readonly parts: DevicesParts,
@@ -102,12 +107,22 @@ export class Devices {
     return devices
   }
 
+  /** When {@link judge} asks an account of a group again at the earliest, in milliseconds of Unix time. */
+  freshUntil({ members }: Group): number {
+    return Math.min(...members.map((leaf) => this.askAt(this.of(leaf))))
+  }
+
+  private askAt({ did, key, state, askedAt }: Device): number {
+    const own = did === this.parts.did
+    if (state === "accepted" || (own && same(key, this.parts.mls.signatureKey))) return Number.POSITIVE_INFINITY
+    if (state === "waiting") return 0
+    if (state === "unlisted") return askedAt + askAgainAfter
+    return Math.max(askedAt + (own ? ownFreshFor : freshFor), (this.triedAt.get(nameOf(did, key)) ?? 0) + askAwayAfter)
+  }
+
   private judgeOne(leaf: Leaf): Promise<Device> {
     const device = this.of(leaf)
-    const own = device.did === this.parts.did && same(device.key, this.parts.mls.signatureKey)
-    const age = this.parts.clock.now() - device.askedAt
-    const asked = { listed: age < freshFor, accepted: true, waiting: false, unlisted: age < askAgainAfter }[device.state]
-    if (own || asked) return Promise.resolve(device)
+    if (this.parts.clock.now() < this.askAt(device)) return Promise.resolve(device)
     return once(this.asking, nameOf(device.did, device.key), () => this.ask(device))
   }
 
@@ -118,6 +133,7 @@ export class Devices {
       return await this.save({ ...device, state: listed ? "listed" : "unlisted", askedAt: clock.now() })
     } catch (err) {
       if (!(err instanceof AccountAwayError)) throw err
+      this.triedAt.set(nameOf(device.did, device.key), clock.now())
       return device
     }
   }

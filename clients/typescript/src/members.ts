@@ -33,9 +33,12 @@ export interface MembersHandler {
   later(done: Promise<void>): void
 }
 
+/** So often a client that listens looks which answers are old, in milliseconds. */
+const lookEvery = 3_600_000
+
 /** Judges who is in groups. Messages wait until everybody in their group is known. */
 export class Members {
-  private readonly clear = new Set<string>()
+  private readonly clear = new Map<string, number>() // groups whose devices are known, and until when that is fresh
   private readonly versions = new Map<string, number>() // how often a group has changed: what was judged before is old
   private readonly removing = new Set<string>()
   private readonly settling = new Map<string, Promise<Device[]>>()
@@ -52,7 +55,7 @@ export class Members {
 
   /** Judges a group's devices before a message, unless they are known. */
   prepare(convo: string): Promise<void> | undefined {
-    if (this.clear.has(convo)) return undefined
+    if (this.isClear(convo)) return undefined
     return this.settle(convo as ConvoId).then(async () => {
       const [thread, group] = await this.read(convo)
       if (thread !== undefined && group?.active) this.core.devices.mustKnow(group, thread)
@@ -61,7 +64,7 @@ export class Members {
 
   /** Judges a group's devices, unless they are known. */
   async settled(convo: ConvoId): Promise<void> {
-    if (!this.clear.has(convo)) await this.settle(convo)
+    if (!this.isClear(convo)) await this.settle(convo)
   }
 
   /** A group has other members: judges them, and again until all are known or gone. */
@@ -76,8 +79,26 @@ export class Members {
     for (const convo of convos) {
       if (this.signal.aborted) return
       await this.settled(convo).catch((err: unknown) => this.handler.later(Promise.reject(err)))
-      if (!this.clear.has(convo)) this.handler.later(this.watch(convo))
+      if (!this.isClear(convo)) this.handler.later(this.watch(convo))
     }
+  }
+
+  /** Asks again about devices whose last answer is old, until the client ends. */
+  async keepFresh(): Promise<void> {
+    for (;;) {
+      await this.core.clock.sleep(lookEvery, this.signal)
+      if (this.signal.aborted) return
+      await this.begin([...this.clear.keys()] as ConvoId[])
+    }
+  }
+
+  // changedAll judges the other groups: a device of one of them is not known any more.
+  private changedAll(): void {
+    for (const convo of this.clear.keys()) this.changed(convo as ConvoId)
+  }
+
+  private isClear(convo: string): boolean {
+    return this.core.clock.now() < (this.clear.get(convo) ?? 0)
   }
 
   private version(convo: string): number {
@@ -105,12 +126,13 @@ export class Members {
       const before = group.members.map((leaf) => this.core.devices.of(leaf).state)
       const after = await this.core.devices.judge(group.members)
       await this.tell(convo, after.filter(({ state }, i) => state !== before[i]))
+      if (after.some(({ state }, i) => state === "unlisted" && isKnown(before[i] as Device["state"]))) this.changedAll()
       const unknown: Device[] = []
       for (const device of this.core.devices.unknownIn(group, thread)) {
         if (!(await this.settleOne(thread, device))) unknown.push(device)
       }
       await this.core.locks.run(lockOf(convo), () => this.log.release(convo))
-      if (unknown.length === 0 && version === this.version(convo)) this.clear.add(convo)
+      if (unknown.length === 0 && version === this.version(convo)) this.clear.set(convo, this.core.devices.freshUntil(group))
       if (unknown.length === 0 || after.some(({ state }, i) => state !== before[i])) this.outbox().resume(convo)
       return unknown
     })
