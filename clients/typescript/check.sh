@@ -11,7 +11,7 @@ cd "$(dirname "$0")"
 
 case ${1-} in
 "") ;;
---long) export TEST_MESSAGES=1000 TEST_KILLS=40 TEST_SEEDS=1000 TEST_HISTORY=10000 TEST_BAD_PROPOSALS=200 ;;
+--long) export TEST_MESSAGES=1000 TEST_KILLS=40 TEST_SEEDS=1000 TEST_HISTORY=10000 TEST_BAD_PROPOSALS=200 TEST_PEOPLE=50 ;;
 *) echo "usage: check.sh [--long]" >&2; exit 2 ;;
 esac
 

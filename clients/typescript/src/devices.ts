@@ -101,9 +101,11 @@ export class Devices {
    */
   async judge(leaves: readonly Leaf[]): Promise<Device[]> {
     const devices: Device[] = []
-    for (let i = 0; i < leaves.length; i += mostAtOnce) {
-      devices.push(...(await Promise.all(leaves.slice(i, i + mostAtOnce).map((leaf) => this.judgeOne(leaf)))))
+    const left = leaves.entries()
+    const work = async () => {
+      for (const [i, leaf] of left) devices[i] = await this.judgeOne(leaf)
     }
+    await Promise.all(Array.from({ length: mostAtOnce }, work))
     return devices
   }
 
