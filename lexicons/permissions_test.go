@@ -99,23 +99,28 @@ func TestPermissionSets(t *testing.T) {
 	}
 }
 
-// An app that takes part in chats lists its device in the person's repository. It writes no other
-// record there, and an app that may only read writes none.
+// An app that takes part in chats lists its device in the person's repository. Only an app with all
+// rights names the person's service there too, and an app that may only read writes nothing.
 func TestPermissionsOfRecords(t *testing.T) {
 	t.Parallel()
 	lists := []lexicon.SchemaPermission{{
 		Type: "permission", Resource: "repo", Collection: []string{namespace + "device"},
 		Action: []string{"create", "update", "delete"},
 	}}
+	names := lexicon.SchemaPermission{
+		Type: "permission", Resource: "repo", Collection: []string{namespace + "profile"}, Action: []string{"create", "update"},
+	}
 	for set, want := range map[string][]lexicon.SchemaPermission{
-		"authRead": {}, "authMessaging": lists, "authFull": lists,
+		"authRead": {}, "authMessaging": lists, "authFull": append(slices.Clone(lists), names),
 	} {
 		if diff := cmp.Diff(want, permissionsOf(t, set)[1:]); diff != "" {
 			t.Errorf("%s, besides methods (-want +got):\n%s", set, diff)
 		}
 	}
-	if page := moduletest.Files(t, ".md")[scopesPage]; !strings.Contains(page, "repo:"+namespace+"device") {
-		t.Errorf("%s does not name the scope of the record", scopesPage)
+	for _, record := range []string{"device", "profile"} {
+		if page := moduletest.Files(t, ".md")[scopesPage]; !strings.Contains(page, "repo:"+namespace+record) {
+			t.Errorf("%s does not name the scope of the record %s", scopesPage, record)
+		}
 	}
 }
 

@@ -21,10 +21,12 @@ func BadProposal(g Group, rng *rand.Rand) (name string, proposal []byte, err err
 	return kind.name, Must(kind.make(g, rng)), nil
 }
 
-// The bad proposals that only members can judge.
+// The bad proposals that only members can judge, and one that some groups take.
 const (
 	UnknownPSK = "PSK that nobody has"
 	LaterPSK   = "resumption PSK of a later epoch"
+	// LeavesItself is good in a group whose other members all support it: the attacker leaves.
+	LeavesItself = "SelfRemove, which its sender does not support"
 )
 
 type badProposal struct {
@@ -104,7 +106,7 @@ func badProposals() []badProposal {
 		{"an extension that nobody supports", func(_ Group, rng *rand.Rand) ([]byte, error) {
 			return encode(typeContext, extensions(extension(0xF00D, randomOf(rng, 20))))
 		}},
-		{"SelfRemove, which nobody supports", func(Group, *rand.Rand) ([]byte, error) { return encode(typeSelfRemove) }},
+		{LeavesItself, func(Group, *rand.Rand) ([]byte, error) { return encode(typeSelfRemove) }},
 		{"custom type, which nobody supports", func(_ Group, rng *rand.Rand) ([]byte, error) {
 			return encode(0xF001, randomOf(rng, rng.IntN(100)))
 		}},

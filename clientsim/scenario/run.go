@@ -38,6 +38,9 @@ type Config struct {
 // scenarioLimit ends a scenario against a server that answers nothing.
 const scenarioLimit = 5 * time.Minute
 
+// attackLimit is how much longer a scenario may take for each group that is attacked.
+const attackLimit = 10 * time.Second
+
 // Run plays the scenarios one after the other. It returns an error if a scenario could not be
 // played. Broken promises are in the report.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
@@ -124,7 +127,7 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, lines 
 		}
 	}
 	failovers := time.Duration(c.Failovers) * cmp.Or(s.Failover, failoverLimit)
-	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For+failovers)
+	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For+failovers+time.Duration(c.Attacks)*attackLimit)
 	defer cancel()
 	start := time.Now()
 	w := testbed.NewWorld(to, c.Options, salt(s.Name), func(now string) { lines.Now("%s: %s", s.Name, now) })

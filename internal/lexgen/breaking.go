@@ -33,6 +33,7 @@ func breaking(before, after schemas) []string {
 			}
 		}
 		c.method(sf.ID, sf.trees["main"], after[i].trees["main"])
+		c.record(sf.ID, sf.trees["main"], after[i].trees["main"])
 		for _, issue := range lexlint.BreakingChanges(sf.SchemaFile, after[i].SchemaFile) {
 			if issue.LintLevel == "error" {
 				c.report(sf.ID, "lexlint: "+issue.LintName+": "+issue.Message)
@@ -105,6 +106,20 @@ func (c *comparison) method(nsid string, a, b tree) {
 	c.body(nsid, "input", byClient, a.object("input"), b.object("input"))
 	c.body(nsid, "output", byServer, a.object("output"), b.object("output"))
 	c.body(nsid, "message", byServer, a.object("message"), b.object("message"))
+}
+
+// record compares records. Clients of all versions write and read them, so no limit of a field may
+// move.
+func (c *comparison) record(nsid string, a, b tree) {
+	if a["type"] != "record" || b["type"] != "record" {
+		return
+	}
+	if a["key"] != b["key"] {
+		c.report(nsid, fmt.Sprintf("key changed from %v to %v", a["key"], b["key"]))
+	}
+	for _, r := range []role{byClient, byServer} {
+		c.def(nsid, nsid+" record ("+string(r)+")", r, a.object("record"), b.object("record"))
+	}
 }
 
 func (c *comparison) body(nsid, where string, r role, a, b tree) {

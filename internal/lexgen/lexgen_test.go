@@ -83,10 +83,10 @@ func TestLandedSnapshotIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range unaccepted(before, mustLoad(t, lexicons.Files)) {
+	for _, c := range unaccepted(before, mustLoadWithRecords(t)) {
 		t.Errorf("breaks clients: %s", c)
 	}
-	now, err := snapshot(mustLoad(t, lexicons.Files))
+	now, err := snapshot(mustLoadWithRecords(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestNothingLandedIsBroken(t *testing.T) {
 		out, err := exec.Command("git", append([]string{"-C", root}, args...)...).Output()
 		return string(out), err
 	}
-	now := mustLoad(t, lexicons.Files)
+	now := mustLoadWithRecords(t)
 	for _, path := range []string{landedPath, oldLanded} {
 		revs, err := git("log", "--format=%H", "--", path)
 		if err != nil {
@@ -138,10 +138,57 @@ func TestGoName(t *testing.T) {
 	}
 }
 
+// mustLoadWithRecords returns all lexicons that land.
+func mustLoadWithRecords(t *testing.T) schemas {
+	t.Helper()
+	set, err := loadWithRecords(lexicons.Files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// A record lands too, and outlives every release: a change that an older client cannot read, or
+// that makes what it writes invalid, is refused.
+func TestLandRecord(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "landed.json")
+	set := mustLoadWithRecords(t)
+	if err := landSnapshot(set, path, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	landed, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ old, new, want string }{
+		{`"key": "any"`, `"key": "tid"`, "mls.device: key changed from tid to any"},
+		{`"maxLength": 4096`, `"maxLength": 4095`, "signatureKey: maxLength changed"},
+		{`"maxLength": 4096`, `"maxLength": 4097`, "signatureKey: maxLength changed"},
+		{`"createdAt"`, `"madeAt"`, "madeAt: field removed"},
+		{"blue.catbird.mls.device", "blue.catbird.mls.phone", "mls.phone: lexicon removed"},
+	} {
+		i := slices.IndexFunc(set, func(sf *schema) bool { return sf.ID == "blue.catbird.mls.device" })
+		changed := bytes.ReplaceAll(set[i].source, []byte(tc.old), []byte(tc.new))
+		sf, err := parse(changed)
+		if err != nil || bytes.Equal(changed, set[i].source) {
+			t.Fatalf("%s to %s: %v", tc.old, tc.new, err)
+		}
+		before := slices.Clone(set)
+		before[i] = sf
+		if broken := strings.Join(breaking(before, set), "\n"); !strings.Contains(broken, tc.want) {
+			t.Errorf("%s to %s: %q, want %q", tc.old, tc.new, broken, tc.want)
+		}
+	}
+	if !bytes.Contains(landed, []byte("blue.catbird.mls.device")) {
+		t.Error("the record did not land")
+	}
+}
+
 // -land records a compatible change and refuses a breaking one.
 func TestLand(t *testing.T) {
 	t.Parallel()
-	set := mustLoad(t, lexicons.Files)
+	set := mustLoadWithRecords(t)
 	path := filepath.Join(t.TempDir(), "landed.json")
 	if err := landSnapshot(set, path, io.Discard); err != nil {
 		t.Fatal(err)

@@ -26,6 +26,11 @@ type schema struct {
 	source []byte
 }
 
+func (sf *schema) isRecord() bool {
+	_, is := sf.Defs["main"].Inner.(lexicon.SchemaRecord)
+	return is
+}
+
 // defs returns all definitions by full name.
 func (s schemas) defs() map[string]lexicon.SchemaDef {
 	out := map[string]lexicon.SchemaDef{}
@@ -37,9 +42,16 @@ func (s schemas) defs() map[string]lexicon.SchemaDef {
 	return out
 }
 
-// load reads every lexicon that defines a method or types. It checks that the path of each file
-// matches its NSID.
+// load reads every lexicon that defines a method or types. Code and the reference are generated
+// from these: clients write records at a PDS, and serviceauth reads them.
 func load(files fs.FS) (schemas, error) {
+	set, err := loadWithRecords(files)
+	return slices.DeleteFunc(set, func(sf *schema) bool { return sf.isRecord() }), err
+}
+
+// loadWithRecords reads every lexicon but permission sets, which only name others. It checks that
+// the path of each file matches its NSID.
+func loadWithRecords(files fs.FS) (schemas, error) {
 	names, err := fs.Glob(files, lexicons.Pattern)
 	if err != nil {
 		return nil, err
@@ -57,10 +69,7 @@ func load(files fs.FS) (schemas, error) {
 		if want := lexicons.Path(sf.ID); name != want {
 			return nil, fmt.Errorf("%s: should be named %s", name, want)
 		}
-		switch sf.Defs["main"].Inner.(type) {
-		case lexicon.SchemaPermissionSet: // it only names methods
-		case lexicon.SchemaRecord: // clients write it at a PDS, and serviceauth reads it
-		default:
+		if _, is := sf.Defs["main"].Inner.(lexicon.SchemaPermissionSet); !is {
 			set = append(set, sf)
 		}
 	}

@@ -60,12 +60,16 @@ func run(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if *land {
+		all, err := loadWithRecords(lexicons.Files)
+		if err != nil {
+			return err
+		}
+		return landSnapshot(all, filepath.Join(root, landedPath), out)
+	}
 	set, err := load(lexicons.Files)
 	if err != nil {
 		return err
-	}
-	if *land {
-		return landSnapshot(set, filepath.Join(root, landedPath), out)
 	}
 	files, err := into.generate(set)
 	if err != nil {

@@ -829,7 +829,7 @@ export class Client {
    * Says in this person's repository that its KeyPackages are at its own service, so that people of other
    * services find them.
    *
-   * @param pds the person's session at its PDS
+   * @param pds the person's session at its PDS; with OAuth, one with the permission set `authFull`
    */
   async publishProfile(pds: PdsAgent): Promise<void> {
     const { did, clock, services: { home } } = this.core
@@ -849,6 +849,8 @@ export class Client {
    * can. After an error call it again.
    *
    * From now on `ClientOptions` can have either service as `home`, with its transport: the store knows better.
+   *
+   * @param pds as for {@link publishProfile}
    */
   async moveHome(service: Did, pds: PdsAgent): Promise<void> {
     const { services } = this.core

@@ -44,6 +44,10 @@ export class UnknownDeviceError extends AwayError {
 
 /** So long an answer counts before the account is asked again, in milliseconds. */
 const freshFor = 24 * 3_600_000
+/** So long it counts for other devices of the own account: this device takes those that were stolen out of groups. */
+const ownFreshFor = 3_600_000
+/** So long a client waits before it asks again for a listed device whose account was away. */
+const askAwayAfter = 3_600_000
 /** So many accounts are asked at once. */
 const mostAtOnce = 8
 /** So long a client waits before it asks again for a device that is not listed. */
@@ -62,6 +66,7 @@ export interface DevicesParts {
 /** The devices that a client knows. */
 export class Devices {
   private readonly asking = new Map<string, Promise<Device>>()
+  private readonly triedAt = new Map<string, number>() // when the account of a listed device was away
 
   private constructor(
     private readonly parts: DevicesParts,
@@ -79,12 +84,6 @@ export class Devices {
     const own = did === this.parts.did && same(signatureKey, this.parts.mls.signatureKey)
     const known = this.known.get(nameOf(did, signatureKey))
     return known ?? { did: did as Did, key: signatureKey, state: own ? "listed" : "waiting", askedAt: 0 }
-  }
-
-  /** Until when all answers about a group's devices are fresh, in milliseconds of Unix time. */
-  freshUntil(group: Group): number {
-    const asked = group.members.map((leaf) => this.of(leaf)).filter(({ state, key }) => state === "listed" && !same(key, this.parts.mls.signatureKey))
-    return Math.min(...asked.map(({ askedAt }) => askedAt + freshFor))
   }
 
   /** The devices of a group for which nothing may be encrypted. */
@@ -105,18 +104,30 @@ export class Devices {
    */
   async judge(leaves: readonly Leaf[]): Promise<Device[]> {
     const devices: Device[] = []
-    for (let i = 0; i < leaves.length; i += mostAtOnce) {
-      devices.push(...(await Promise.all(leaves.slice(i, i + mostAtOnce).map((leaf) => this.judgeOne(leaf)))))
+    const left = leaves.entries()
+    const work = async () => {
+      for (const [i, leaf] of left) devices[i] = await this.judgeOne(leaf)
     }
+    await Promise.all(Array.from({ length: mostAtOnce }, work))
     return devices
+  }
+
+  /** When {@link judge} asks an account of a group again at the earliest, in milliseconds of Unix time. */
+  freshUntil({ members }: Group): number {
+    return Math.min(...members.map((leaf) => this.askAt(this.of(leaf))))
+  }
+
+  private askAt({ did, key, state, askedAt }: Device): number {
+    const own = did === this.parts.did
+    if (state === "accepted" || (own && same(key, this.parts.mls.signatureKey))) return Number.POSITIVE_INFINITY
+    if (state === "waiting") return 0
+    if (state === "unlisted") return askedAt + askAgainAfter
+    return Math.max(askedAt + (own ? ownFreshFor : freshFor), (this.triedAt.get(nameOf(did, key)) ?? 0) + askAwayAfter)
   }
 
   private judgeOne(leaf: Leaf): Promise<Device> {
     const device = this.of(leaf)
-    const own = device.did === this.parts.did && same(device.key, this.parts.mls.signatureKey)
-    const age = this.parts.clock.now() - device.askedAt
-    const asked = { listed: age < freshFor, accepted: true, waiting: false, unlisted: age < askAgainAfter }[device.state]
-    if (own || asked) return Promise.resolve(device)
+    if (this.parts.clock.now() < this.askAt(device)) return Promise.resolve(device)
     return once(this.asking, nameOf(device.did, device.key), () => this.ask(device))
   }
 
@@ -127,6 +138,7 @@ export class Devices {
       return await this.save({ ...device, state: listed ? "listed" : "unlisted", askedAt: clock.now() })
     } catch (err) {
       if (!(err instanceof AccountAwayError)) throw err
+      this.triedAt.set(nameOf(device.did, device.key), clock.now())
       return device
     }
   }

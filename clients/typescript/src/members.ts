@@ -86,6 +86,11 @@ export class Members {
     }
   }
 
+  // changedAll judges the other groups: a device of one of them is not known any more.
+  private changedAll(): void {
+    for (const convo of this.clear.keys()) this.changed(convo as ConvoId)
+  }
+
   private isClear(convo: string): boolean {
     return this.core.clock.now() < (this.clear.get(convo) ?? 0)
   }
@@ -115,6 +120,7 @@ export class Members {
       const before = group.members.map((leaf) => this.core.devices.of(leaf).state)
       const after = await this.core.devices.judge(group.members)
       await this.tell(convo, after.filter(({ state }, i) => state !== before[i]))
+      if (after.some(({ state }, i) => state === "unlisted" && isKnown(before[i] as Device["state"]))) this.changedAll()
       const unknown: Device[] = []
       for (const device of this.core.devices.unknownIn(group, thread)) {
         if (!(await this.settleOne(thread, device))) unknown.push(device)

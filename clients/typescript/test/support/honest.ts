@@ -2,14 +2,14 @@
 
 import { logChecks } from "../../src/log-checks.js"
 import type { Client, ClientEvents, ClientOptions } from "../../src/client.js"
-import type { Clock } from "../../src/clock.js"
 import { AwayError } from "../../src/errors.js"
 import type { ConvoId, Did } from "../../src/ids.js"
 import { MemoryStore } from "../../src/store.js"
 import { newAccounts, serverURL } from "./dev.js"
 import { KillingStore } from "./killing.js"
 import type { Liar } from "./liar.js"
-import { bytesOf, hastyClock, openPhone, textsOf } from "./phone.js"
+import { PassingClock } from "./passing.js"
+import { bytesOf, openPhone, textsOf } from "./phone.js"
 
 /** One thing that an app heard. */
 export interface Heard {
@@ -209,24 +209,6 @@ export class Honest {
       return false
     }
     return { decide } as Partial<ClientOptions>
-  }
-}
-
-/** A hasty clock, on which a test lets time pass. */
-class PassingClock implements Clock {
-  private readonly hasty = hastyClock(50)
-  private passed = 0
-
-  readonly sleep: Clock["sleep"] = (ms, signal) => this.hasty.sleep(ms, signal)
-  readonly random: Clock["random"] = () => this.hasty.random()
-  readonly randomBytes: Clock["randomBytes"] = (length) => this.hasty.randomBytes(length)
-
-  now(): number {
-    return this.hasty.now() + this.passed
-  }
-
-  pass(ms: number): void {
-    this.passed += ms
   }
 }
 
