@@ -1,12 +1,13 @@
 // A device of a person: everything that an app does with a service.
 
 import type { Accounts } from "./accounts.js"
-import { Api, withIdempotencyKey } from "./api.js"
+import { Api } from "./api.js"
 import { ContraryError, groupOf, tellContrary } from "./binding.js"
 import { hex, sha256 } from "./bytes.js"
 import { type Clock, systemClock } from "./clock.js"
+import { Consent, type InvitationPolicy } from "./consent.js"
 import type { Core, Envelope } from "./core.js"
-import { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
+import { asDid, type ConvoId, type Did } from "./ids.js"
 import { idLength, usualEnvelope } from "./envelope.js"
 import { type Dispute, Disputes, type Position } from "./disputes.js"
 import { Devices } from "./devices.js"
@@ -21,7 +22,7 @@ import type { LexValue } from "./json.js"
 import { safetyNumber, type SafetyNumber } from "./safety-number.js"
 import { deviceIdOf, KeyPackageStock } from "./keypackages.js"
 import { History, type HistoryEvents } from "./history.js"
-import { Locks, once } from "./locks.js"
+import { Locks } from "./locks.js"
 import { Log } from "./log.js"
 import type { LogChecks, MakeLogChecks } from "./log-checks.js"
 import type { Finding } from "./log-findings.js"
@@ -29,11 +30,12 @@ import { type Doubt, Members } from "./members.js"
 import { didOf, type Group, type Mls } from "./mls.js"
 import { type DeviceNews, NewsQueue } from "./news.js"
 import { Outbox, type OutboxEvents } from "./outbox.js"
-import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
+import { type ConvoRequest, isStuck, type Item, lockOf, mustRead, names, rejoinQueue, requestQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
+import { type Accepted, Requests } from "./requests.js"
 import { Resets } from "./resets.js"
 import { type Changes, get, getAll, naming, type Store } from "./store.js"
-import { type Elsewhere, type Invitation, type OtherServices, Services } from "./services.js"
+import { type Elsewhere, type OtherServices, Services } from "./services.js"
 import { type PdsAgent, textOf, type Transport } from "./transport.js"
 import { type MemberCursor, Signals } from "./signals.js"
 import { type InvitedDevice, WelcomeLostError, Welcomes } from "./welcome.js"
@@ -76,10 +78,11 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    */
   onMoved?(convo: ConvoId, successor: ConvoId): void
   /**
-   * A person of another service has invited this device: {@link Client.invitations} lists what waits.
-   * `request` says that they share no convo with this person.
+   * A convo waits for this person's answer, {@link Client.accept} or {@link Client.decline}: somebody who shares
+   * no convo with this person has invited it, or somebody of another service has. {@link Client.requests} lists
+   * what waits. A crash does not lose it.
    */
-  onInvitation?(invitation: Invitation): void
+  onRequest?(request: ConvoRequest): void
   /** Any event of the stream, after the client has done what it asks for. */
   onEvent?(event: StreamEvent): void
   /**
@@ -159,21 +162,13 @@ export interface Sending {
   readonly sent: Promise<SentMessage>
 }
 
-/** An invitation that was accepted. */
-export interface Accepted {
-  /**
-   * Resolves when this device is in the convo. Rejects if it cannot join. If the convo's service is away,
-   * that takes as long as it is, also in later lives of the client: nobody need wait here.
-   */
-  readonly joined: Promise<void>
-}
-
 /** A device of a person. All its methods can be called at any time, and at the same time. */
 export class Client {
   private listening = false
   private listed: Promise<void> | undefined
   private readonly streams = new Map<Did | undefined, EventStream>()
-  private readonly entering = new Map<string, Promise<void>>()
+  private asked!: Requests
+  private readonly consent: Consent
   private readonly signals: Signals
   private readonly disputes: Disputes
   private readonly resets: Resets
@@ -199,6 +194,7 @@ export class Client {
     readonly history: History,
   ) {
     this.signals = new Signals(core)
+    this.consent = new Consent(core)
     this.disputes = new Disputes(core, log, outbox, closing.signal, {
       onDispute: (convo, dispute) => events.onDispute?.(convo, dispute),
       sync: (convo) => this.syncUnlessGone(convo),
@@ -227,6 +223,7 @@ export class Client {
     const devices = await Devices.open({ did, accounts: options.accounts, store, mls: library, clock, signal: closing.signal })
     const news = new NewsQueue(store, clock, (one) => {
       if ("device" in one) events.onDevice?.(one.convo, one.device)
+      else if ("request" in one) events.onRequest?.(one.request)
       else events.onFinding?.(one.convo, one.finding)
     })
     const core: Core = {
@@ -262,6 +259,15 @@ export class Client {
       members, options.accounts, options.deviceName, decide, options.logChecks?.(core, {
         onFinding: (convo, finding) => events.onFinding?.(convo as ConvoId, finding), onFailure: (err) => events.onFailure?.(err),
       }), history)
+    const opened = client
+    opened.asked = await Requests.open(core, {
+      log, outbox, enter: (convo) => opened.enterOwn(convo), join: (convo, isIn) => opened.joinUnless(convo, isIn),
+      entered(service) {
+        opened.follow(service)
+        opened.later(opened.signals.shareAt(service))
+      },
+      later: (done) => opened.later(done),
+    })
     await client.begin()
     return client
   }
@@ -285,9 +291,10 @@ export class Client {
     const successors = new Set(threads.map(({ resetTo }) => resetTo))
     for (const { convoId, service, declined } of this.core.services.convos()) {
       if (successors.has(convoId)) continue // it needs no invitation
-      if (declined) this.later(this.refuse(convoId))
-      else if ((await this.log.thread(convoId)) === undefined) this.later(this.enter(convoId, service))
+      if (declined) this.later(this.asked.refuse(convoId))
+      else if ((await this.log.thread(convoId)) === undefined) this.later(this.asked.enterElsewhere(convoId, service))
     }
+    this.asked.resume()
   }
 
   /** Ends everything, and leaves the store open. What is not done waits for the next life. */
@@ -594,20 +601,12 @@ export class Client {
       for (const convo of waiting) await this.joinIfInvited(convo)
       return
     }
-    for (const convo of await this.convosAt(this.core.api)) {
+    for (const convo of await this.asked.read()) {
       if (!joined.has(convo) && isHere(convo)) waiting.add(convo)
     }
-    for (const convo of waiting) await this.joinIfInvited(convo)
-  }
-
-  // convosAt lists the convos of this person at a service.
-  private async convosAt(api: Api): Promise<ConvoId[]> {
-    const all: ConvoId[] = []
-    for (let cursor: string | undefined; ; ) {
-      const page = await api.query(mls.getConvos.main, { ...(cursor !== undefined && { cursor }) })
-      all.push(...page.conversations.map(({ id }) => id as ConvoId))
-      cursor = page.cursor
-      if (cursor === undefined) return all
+    await this.asked.enterAccepted()
+    for (const convo of waiting) {
+      if (!this.asked.waits(convo) && !this.asked.isAccepted(convo)) await this.joinIfInvited(convo)
     }
   }
 
@@ -619,54 +618,94 @@ export class Client {
     }
   }
 
-  /** Accepts the invitation of somebody who shares no convo with this person. */
-  async accept(convo: ConvoId): Promise<void> {
-    await this.core.api.procedure(mls.acceptConvo.main, { convoId: convo })
-  }
+  // Requests
 
-  // Other services
-
-  /** The invitations of this device to convos of other services, the newest first. */
-  invitations(): Promise<Invitation[]> {
-    return this.invitationsAt(this.core.api)
-  }
-
-  private async invitationsAt(api: Api): Promise<Invitation[]> {
-    const deviceId = await this.deviceId()
-    const all: Invitation[] = []
-    for (let cursor: string | undefined; ; ) {
-      const page = await api.query(mls.getInvitations.main, { ...(cursor !== undefined && { cursor }) })
-      all.push(...page.invitations.filter((one) => one.deviceId === deviceId))
-      cursor = page.cursor
-      if (cursor === undefined) return all
-    }
+  /**
+   * What waits for this person's answer, the newest first: convos that people invite to who share no convo with
+   * this person, and convos of other services. {@link Client.syncAll} and {@link Client.listen} look for them.
+   */
+  async requests(): Promise<ConvoRequest[]> {
+    return this.asked.list()
   }
 
   /**
-   * Accepts an invitation. When it returns, that is stored, and the person's own service knows it. Then the
-   * client joins at the convo's service, and follows its event stream.
+   * Accepts a request. When it returns, that is stored. Then this device joins, also if its Welcome is too old.
    *
+   * @throws UnknownConvoError if the convo waits for no answer, and this device is not in it
    * @throws Error if the convo's id is that of a convo elsewhere, or there are no `services`
    */
-  async acceptInvitation({ service, convoId }: Pick<Invitation, "service" | "convoId">): Promise<Accepted> {
-    const [at, convo] = [service as Did, asConvoId(convoId)]
-    const { services } = this.core
-    const toNewHome = at === services.home && services.former.length > 0 // a former home has the invitation
-    if (!toNewHome) await services.place({ convoId: convo, service: at })
-    await this.answer(mls.acceptInvitation.main, convo, at)
-    const joined = this.enter(convo, at)
-    this.later(joined)
-    return { joined }
+  accept(convo: ConvoId): Promise<Accepted> {
+    return this.asked.accept(convo)
   }
 
-  /** Declines an invitation. The convo's service hears it too, as soon as it can. */
-  async declineInvitation({ service, convoId }: Pick<Invitation, "service" | "convoId">): Promise<void> {
-    const [at, convo] = [service as Did, asConvoId(convoId)]
-    if ((await this.log.thread(convo)) !== undefined) throw new Error(`this device is in convo ${convo}: leave it`)
-    await this.core.services.place({ convoId: convo, service: at, declined: true })
-    await this.answer(mls.declineInvitation.main, convo, at)
-    this.later(this.refuse(convo))
+  /**
+   * Declines a request: it waits no more, and the person is off the convo's roster as soon as its service
+   * hears it. The promise waits for the person's own service.
+   *
+   * @param options.block set to block who has invited this person, too
+   * @throws UnknownConvoError if the convo waits for no answer
+   */
+  async decline(convo: ConvoId, { block = false }: { block?: boolean } = {}): Promise<void> {
+    const request = this.asked.list().find(({ convoId }) => convoId === convo)
+    await this.asked.decline(convo, block)
+    if (block && request?.service !== undefined) await this.block(request.invitedBy)
   }
+
+  /** Who may invite this person. */
+  invitationPolicy(): Promise<InvitationPolicy> {
+    return this.consent.policy()
+  }
+
+  /** Says who may invite this person. When it returns, the person's own service knows it. The others hear it as soon as they can. */
+  async setInvitationPolicy(policy: InvitationPolicy): Promise<void> {
+    await this.everywhere((service) => this.consent.setPolicy(policy, service))
+  }
+
+  /** The people whom this person has blocked. */
+  blocks(): Promise<Did[]> {
+    return this.consent.blocks()
+  }
+
+  /**
+   * Blocks somebody: they cannot invite this person, and do not learn of it. Their requests end. Convos that both
+   * are in stay. When it returns, the person's own service knows it.
+   */
+  async block(did: Did): Promise<void> {
+    await this.everywhere((service) => this.consent.block(did, service))
+    await this.asked.read()
+  }
+
+  async unblock(did: Did): Promise<void> {
+    await this.everywhere((service) => this.consent.unblock(did, service))
+  }
+
+  private async everywhere(tell: (service: Did | undefined) => Promise<void>): Promise<void> {
+    await tell(undefined)
+    for (const service of this.core.services.others()) this.later(tell(service))
+  }
+
+  // enterOwn enters a convo of the own service that was accepted. A Welcome that waited for too long is not
+  // there any more, and devices without one have none: they enter by external commit.
+  private async enterOwn(convo: ConvoId): Promise<void> {
+    if ((await this.log.thread(convo)) !== undefined) await this.syncUnlessGone(convo) // its removal can be there to read
+    const isIn = async () => {
+      const thread = await this.log.thread(convo)
+      return thread !== undefined && !thread.left && !thread.stuck && (await this.core.store.read(names.welcome(convo))) === undefined
+    }
+    await this.joinOrRejoin(convo, isIn)
+  }
+
+  private async joinOrRejoin(convo: ConvoId, isIn: () => Promise<boolean>): Promise<void> {
+    try {
+      await this.joinUnless(convo, isIn)
+    } catch (err) {
+      if (errorName(err) !== "WelcomeNotFound") throw err
+      await this.rejoin(convo)
+      this.events.onJoined?.(convo)
+    }
+  }
+
+  // Other services
 
   /**
    * Says in this person's repository that its KeyPackages are at its own service, so that people of other
@@ -713,64 +752,12 @@ export class Client {
     const { services } = this.core
     const api = services.at(former)
     await this.stock.withdrawAt(api)
-    for (const convo of await this.convosAt(api)) {
+    for (const convo of await this.asked.readAt(former)) {
       if (services.of(convo) !== undefined || (await this.log.thread(convo)) !== undefined) continue
       await services.place({ convoId: convo, service: former })
-      this.later(this.enter(convo, former))
-    }
-    for (const one of await this.invitationsAt(api)) {
-      if (one.state === "open") this.events.onInvitation?.(one)
+      this.later(this.asked.enterElsewhere(convo, former))
     }
     await services.left(former)
-  }
-
-  // answer tells the person's own service what the person says to an invitation. A former one can have it.
-  private async answer(
-    method: typeof mls.acceptInvitation.main | typeof mls.declineInvitation.main, convo: ConvoId, service: Did,
-  ): Promise<void> {
-    const { services, clock } = this.core
-    const input = withIdempotencyKey({ service, convoId: convo }, clock)
-    let refused: unknown
-    for (const at of [undefined, ...services.former]) {
-      try {
-        await services.at(at).procedure(method, input)
-        return
-      } catch (err) {
-        refused = err
-        if (errorName(err) !== "InvitationNotFound") break
-      }
-    }
-    if (isRefusal(refused) && (await this.log.thread(convo)) === undefined) await services.forget(convo)
-    throw refused
-  }
-
-  // enter joins a convo of another service, after the person has accepted. A crash repeats it.
-  private enter(convo: ConvoId, service: Did): Promise<void> {
-    return once(this.entering, convo, async () => {
-      const thread = await this.log.thread(convo)
-      try {
-        if (thread === undefined || thread.left || thread.stuck) {
-          await this.accept(convo)
-          const isIn = thread === undefined ? async () => (await this.log.thread(convo)) !== undefined : async () => false
-          await this.joinUnless(convo, isIn)
-        }
-      } catch (err) {
-        if (isRefusal(err) && thread === undefined) await this.core.services.forget(convo) // it has ended
-        throw err
-      }
-      this.follow(service)
-      this.later(this.signals.shareAt(service))
-    })
-  }
-
-  // refuse tells a convo's service that the person does not want to be in it. A crash repeats it.
-  private async refuse(convo: ConvoId): Promise<void> {
-    try {
-      await this.core.api.procedure(mls.leaveConvo.main, withIdempotencyKey({ convoId: convo }, this.core.clock))
-    } catch (err) {
-      if (!isRefusal(err)) throw err // it has ended
-    }
-    await this.core.services.forget(convo)
   }
 
   /**
@@ -899,6 +886,9 @@ export class Client {
 
   private async onEvent(event: StreamEvent, service: Did | undefined): Promise<void> {
     if (!this.mayTell(event, service)) return
+    if (service === undefined && (await this.asked.take(event)) === "accepted") {
+      await this.joinIfInvited(convoOf(event))
+    }
     switch (event.type) {
       case "messageEvent":
         await this.reach(of(event.body.message), event.body.message.seq)
@@ -927,7 +917,7 @@ export class Client {
         this.events.onArrived?.(of(event.body), event.body.did, event.body.state)
         break
       case "invitationEvent":
-        if (event.body.deviceId === (await this.deviceId())) await this.onInvitation({ ...event.body, state: "open" })
+        if (event.body.deviceId === (await this.deviceId())) await this.asked.takeInvitation(event.body)
         break
     }
     this.events.onEvent?.(event)
@@ -949,27 +939,11 @@ export class Client {
     if (read !== undefined) this.events.onSignal?.(signal.convoId, read.did, read.content)
   }
 
-  // onInvitation tells the app, unless this device is in the convo: it is the successor of another one.
-  private async onInvitation(invitation: Invitation): Promise<void> {
-    const convo = of(invitation)
-    const thread = await this.log.thread(convo)
-    if (thread === undefined || thread.left) this.events.onInvitation?.(invitation)
-    else await this.acceptSuccessor(convo)
-  }
-
-  // acceptSuccessor accepts the invitation to a successor at home. The reset has put the person on its roster.
-  private async acceptSuccessor(convo: ConvoId): Promise<void> {
-    const service = this.core.services.of(convo)
-    if (service === undefined) return
-    await this.answer(mls.acceptInvitation.main, convo, service).catch((err: unknown) => {
-      if (!isRefusal(err)) throw err // there is none yet, or it is accepted
-    })
-  }
-
   // onWelcome joins, unless the device has joined with this Welcome: the event can come again, and the
   // device can have found the convo by itself.
   private async onWelcome(convo: ConvoId, ref: string | undefined): Promise<void> {
-    await this.entering.get(convo)?.catch(() => {})
+    if (this.asked.has(convo)) return this.events.onWelcome?.(convo, "available")
+    await this.asked.settled(convo)
     const isIn = async () => {
       const thread = await this.log.thread(convo)
       const unfinished = (await this.core.store.read(names.welcome(convo))) !== undefined
@@ -1021,18 +995,16 @@ export class Client {
   // enterSuccessor enters the convo that goes on in the place of another one, with this device's Welcome or by
   // external commit.
   private async enterSuccessor(convo: ConvoId): Promise<void> {
-    try {
-      await this.joinUnless(convo, async () => (await this.log.thread(convo)) !== undefined)
-    } catch (err) {
-      if (errorName(err) !== "WelcomeNotFound") throw err
-      await this.rejoin(convo)
-      this.events.onJoined?.(convo)
-    }
-    this.later(this.acceptSuccessor(convo))
+    await this.joinOrRejoin(convo, async () => (await this.log.thread(convo)) !== undefined)
+    this.later(this.asked.acceptSuccessor(convo))
   }
 
   private lost(queue: string, err: Error): void {
     const convo = lockOf(queue) as ConvoId
+    if (queue === requestQueue(convo)) {
+      for (const write of this.outbox.pending(queue)) this.later(this.asked.end(write))
+      return
+    }
     if (this.resets.follows(convo)) return
     if (err instanceof StuckError) return this.later(this.disputes.comeBack(convo))
     this.events.onLost?.(convo, err)
@@ -1084,6 +1056,10 @@ function harmless(events: ClientEvents): ClientEvents {
 
 function of({ convoId }: { readonly convoId: string }): ConvoId {
   return convoId as ConvoId
+}
+
+function convoOf({ type, body }: StreamEvent): ConvoId {
+  return (type === "messageEvent" ? body.message.convoId : "convoId" in body ? body.convoId : "") as ConvoId
 }
 
 function isLost(err: unknown): boolean {

@@ -1,6 +1,6 @@
 // A client of mlsd. See README.md.
 
-export { type Accepted, Client, type ClientEvents, type ClientOptions, type Sending, type SendOptions } from "./client.js"
+export { Client, type ClientEvents, type ClientOptions, type Sending, type SendOptions } from "./client.js"
 export {
   Attachments, FileChangedError, type FilePointer, openFile, type SealedFile, sealFile, type TransferOptions,
 } from "./attachments.js"
@@ -23,7 +23,9 @@ export {
 } from "./errors.js"
 export { Api, type Input, type Method, type Output, type Params, withIdempotencyKey } from "./api.js"
 export { type Call, DirectTransport, type Fetch, type PdsAgent, PdsTransport, type Transport } from "./transport.js"
-export { endpointOf, type Invitation, type OtherServices } from "./services.js"
+export type { InvitationPolicy } from "./consent.js"
+export type { Accepted } from "./requests.js"
+export { endpointOf, type OtherServices } from "./services.js"
 export { type GroupCode, groupCode } from "./group-code.js"
 export {
   compareSafetyNumbers, parseSafetyNumber, type SafetyComparison, safetyNumber, type SafetyNumber, safetyNumberText,
@@ -39,7 +41,7 @@ export type { Kept, KeptWrite } from "./kept.js"
 export { Locks } from "./locks.js"
 export type { LexValue } from "./json.js"
 export type { Change, Group, Header, Info, Joined, Member, Mls, NewKeyPackage, Processed, Staged } from "./mls.js"
-export type { FailedCommit, Item, Thread } from "./records.js"
+export type { ConvoRequest, FailedCommit, Item, Thread } from "./records.js"
 export type { LogChecks, MakeLogChecks } from "./log-checks.js"
 export type { ContraryFinding, Finding, LieFinding, OtherKeyFinding, WentBackFinding } from "./log-findings.js"
 export type { SignalEvent, StreamEvent } from "./events.js"

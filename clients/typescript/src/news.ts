@@ -3,7 +3,7 @@
 import type { Clock } from "./clock.js"
 import type { ConvoId, Did } from "./ids.js"
 import { once } from "./locks.js"
-import { names } from "./records.js"
+import { type ConvoRequest, names } from "./records.js"
 import { type Changes, get, put, type Store } from "./store.js"
 import type { Finding } from "./log-findings.js"
 
@@ -21,7 +21,9 @@ export interface DeviceNews {
 }
 
 /** One thing to hear. */
-export type News = { readonly convo: ConvoId | undefined } & ({ readonly device: DeviceNews } | { readonly finding: Finding })
+export type News = { readonly convo: ConvoId | undefined } & (
+  { readonly device: DeviceNews } | { readonly finding: Finding } | { readonly request: ConvoRequest }
+)
 
 /** Keeps news until the app has heard them. */
 export class NewsQueue {

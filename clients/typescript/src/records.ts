@@ -1,6 +1,6 @@
 // The records of a client's store.
 
-import type { ConvoId } from "./ids.js"
+import type { ConvoId, Did } from "./ids.js"
 import type { Store } from "./store.js"
 
 /** What a device knows of one convo. */
@@ -118,6 +118,28 @@ export interface SavedWelcome {
   readonly joined?: true
 }
 
+/** A convo that waits for its person's answer. */
+export interface ConvoRequest {
+  readonly convoId: ConvoId
+  /** Who has invited this person, as the service says. */
+  readonly invitedBy: Did
+  /** Who is in it, as its service says; of a convo of another service only who has invited this person. */
+  readonly people: readonly Did[]
+  readonly name?: string
+  /** When this person was invited. */
+  readonly since: string
+  /** The convo's service, if it is another one than the person's own. */
+  readonly service?: Did
+  /** Set if that service has sent an invitation, which the person's own service has. */
+  readonly byInvitation?: true
+}
+
+/** A request, and its person's answer until that is done. */
+export interface SavedRequest {
+  readonly request: ConvoRequest
+  readonly answer?: "accepted" | "declined"
+}
+
 /** The private part of a published KeyPackage. */
 export interface SavedKeyPackage {
   readonly secret: Uint8Array
@@ -136,6 +158,8 @@ export const names = {
   loose: (convo: string) => `loose/${convo}/`,
   looseItem: (convo: string, digest: string) => `loose/${convo}/${digest}`,
   own: (digest: string) => `own/${digest}`,
+  requests: "request/",
+  request: (convo: string) => `request/${convo}`,
   welcomes: "welcome/",
   welcome: (convo: string) => `welcome/${convo}`,
   keyPackage: (ref: string) => `keypackage/${ref}`,
@@ -176,8 +200,11 @@ export const rejoinQueue = (convo: string) => `rejoin:${convo}`
 /** The queue of the reset of a convo. */
 export const resetQueue = (convo: string) => `reset:${convo}`
 
+/** The queue of the answer to a request. */
+export const requestQueue = (convo: string) => `request:${convo}`
+
 /** The lock of a queue: a convo has one lock, however many queues. */
-export const lockOf = (queue: string) => queue.replace(/^(rejoin|reset):/, "")
+export const lockOf = (queue: string) => queue.replace(/^(rejoin|reset|request):/, "")
 
 /** A record of the group's state must be there. */
 export async function mustRead(store: Store, name: string): Promise<Uint8Array> {

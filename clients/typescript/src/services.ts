@@ -15,9 +15,6 @@ import * as mls from "#lexicons"
 /** The most people of one claim. */
 const mostClaimed = 100
 
-/** An invitation to a convo of another service. */
-export type Invitation = Output<typeof mls.getInvitations.main>["invitations"][number]
-
 /** How a client reaches other services than the one that its transport reaches. */
 export interface OtherServices {
   /** The DID of the service that the client's transport reaches: the person's home. */

@@ -12,10 +12,12 @@ import { committing, kindsOfCommits, type RemoveContent } from "./write-commits.
 import { kindsOfConvos } from "./write-convos.js"
 import { kindOfPublications } from "./write-keypackages.js"
 import { kindOfMessages } from "./write-messages.js"
+import { kindsOfRequests } from "./write-requests.js"
 
 const kinds: Readonly<Record<string, Kind>> = {
   ...kindsOfCommits,
   ...kindsOfConvos,
+  ...kindsOfRequests,
   publish: kindOfPublications,
   send: kindOfMessages,
 }

@@ -27,9 +27,15 @@ async function pair(): Promise<{ alice: Device; bob: Device; convo: ConvoId }> {
   alice.client.listen()
   bob.client.listen()
   const convo = await alice.client.createConvo([bob.did])
-  const { joined } = await bob.client.acceptInvitation(await bob.invitation())
+  const { joined } = await bob.client.accept((await bob.request()).convoId)
   await joined
   return { alice, bob, convo }
+}
+
+/** The states of the invitations that a person's own service has. */
+async function invitationsOf({ client }: Device, convo?: ConvoId): Promise<string[]> {
+  const { invitations } = JSON.parse(await client.transport.call({ method: "blue.catbird.mls.getInvitations" })) as { invitations: { convoId: string; state: string }[] }
+  return invitations.filter(({ convoId }) => convo === undefined || convoId === convo).map(({ state }) => state)
 }
 
 const close = (...devices: Device[]) => Promise.all(devices.map(({ client }) => client.close()))
@@ -38,11 +44,11 @@ test("people of three services chat in a convo of one", needsNetwork, async () =
   const { alice, bob, convo } = await pair()
   const [here, there] = await services()
   assert.ok(here && there)
-  const [listed] = await bob.client.invitations()
-  assert.ok(listed)
-  const { service, convoId, inviter, state } = listed
-  assert.deepEqual([service, convoId, inviter, state], [here.did, convo, alice.did, "accepted"])
-  assert.deepEqual(await bob.client.acceptInvitation({ service, convoId }).then(({ joined }) => joined), undefined, "again")
+  const [{ since, ...listed } = { since: "" }] = bob.requests
+  assert.deepEqual(listed, { convoId: convo, invitedBy: alice.did, people: [alice.did], service: here.did, byInvitation: true })
+  assert.ok(Date.parse(since) > 0)
+  assert.deepEqual([await bob.client.requests(), await invitationsOf(bob)], [[], ["accepted"]])
+  assert.deepEqual(await bob.client.accept(convo).then(({ joined }) => joined), undefined, "again")
   await say(bob, convo, "hello from the second")
   assert.deepEqual(await reads(alice, convo, 1), ["hello from the second"])
   await say(alice, convo, "and from the first")
@@ -51,11 +57,11 @@ test("people of three services chat in a convo of one", needsNetwork, async () =
   const carol = await Device.open(2) // claimed by bob, whose own service is not the convo's either
   carol.client.listen()
   await bob.client.add(convo, [carol.did])
-  await (await carol.client.acceptInvitation(await carol.invitation())).joined
+  await (await carol.client.accept((await carol.request()).convoId)).joined
   const dave = await Device.open(1)
   dave.client.listen()
   await alice.client.add(convo, [dave.did])
-  await (await dave.client.acceptInvitation(await dave.invitation())).joined
+  await (await dave.client.accept((await dave.request()).convoId)).joined
   await say(carol, convo, "hello from the third")
   const all = ["hello from the second", "and from the first", "hello from the third"]
   for (const one of [alice, bob]) assert.deepEqual(await reads(one, convo, 3), all)
@@ -110,7 +116,7 @@ test("a home that is away delays the invitations of its people alone", needsNetw
   await clearAt(third)
   alice.client.resume()
   assert.equal((await added).epoch, 2)
-  await (await carol.client.acceptInvitation(await carol.invitation())).joined
+  await (await carol.client.accept((await carol.request()).convoId)).joined
   await say(carol, convo, "here I am")
   await reads(alice, convo, 3)
   await close(alice, bob, carol)
@@ -135,11 +141,11 @@ test("KeyPackages whose claims have ended are claimed again, once", needsNetwork
   const calls: Call[] = []
   const first = await Device.open(alice, {}, ending(calls, 1))
   const convo = await first.client.createConvo([bob.did])
-  await (await bob.client.acceptInvitation(await bob.invitation())).joined
+  await (await bob.client.accept((await bob.request()).convoId)).joined
   await first.client.close()
   const second = await Device.open(alice, {}, ending(calls, 3)) // two were made
   await second.client.add(convo, [carol.did])
-  await (await carol.client.acceptInvitation(await carol.invitation())).joined
+  await (await carol.client.accept((await carol.request()).convoId)).joined
   const field = (name: string) => new Set(calls.map(({ body }) => new RegExp(`"${name}":(\\[[^\\]]*\\]|"[^"]*")`).exec(body ?? "")?.[1]))
   assert.deepEqual([calls.length, field("receipts").size, field("idempotencyKey").size], [4, 4, 4])
   await second.client.close()
@@ -170,7 +176,7 @@ test("who shares its cursors does so at all services, also at those that are awa
   await carol.client.shareCursors("members") // before it has a convo there
   carol.client.listen()
   await alice.client.add(convo, [carol.did])
-  await (await carol.client.acceptInvitation(await carol.invitation())).joined
+  await (await carol.client.accept((await carol.request()).convoId)).joined
   await carol.until(async () => ((await carol.client.cursors(convo)).length === 2 ? true : carol.soon()))
   await close(alice, again, carol)
 })
@@ -199,14 +205,14 @@ test("the stream of a service is open while the device is in a convo there", nee
   bob.client.listen()
   await bob.until(() => open.size === 1 || undefined)
   const other = await alice.client.createConvo([bob.did])
-  await (await bob.client.acceptInvitation(await bob.until(() => bob.invitations.find(({ convoId }) => convoId === other)))).joined
+  await (await bob.client.accept((await bob.until(() => bob.requests.find(({ convoId }) => convoId === other))).convoId)).joined
   await bob.client.leave(convo)
   await say(bob, other, "still here")
   assert.equal(open.size, 1)
   await alice.client.remove(other, bob.did)
   await bob.until(() => open.size === 0 || undefined)
   const last = await alice.client.createConvo([bob.did])
-  await (await bob.client.acceptInvitation(await bob.until(() => bob.invitations.find(({ convoId }) => convoId === last)))).joined
+  await (await bob.client.accept((await bob.until(() => bob.requests.find(({ convoId }) => convoId === last))).convoId)).joined
   await bob.until(() => open.size === 1 || undefined)
   await say(alice, last, "back")
   assert.deepEqual(await reads(bob, last, 1), ["back"])
@@ -227,8 +233,7 @@ test("a reset invites members of other services", needsNetwork, async () => {
   const { epoch, members } = await bob.client.group(next)
   assert.deepEqual([epoch, members.length], [1, 2], "bob has entered with his Welcome")
   await bob.until(async () => {
-    const invitations = await bob.client.invitations()
-    return invitations.some((one) => one.convoId === next && one.state === "accepted") || bob.soon()
+    return (await invitationsOf(bob, next)).includes("accepted") || bob.soon()
   })
   await bob.client.close() // and it is known where the successor is
   const again = await Device.open(bob)
@@ -274,9 +279,9 @@ test("an accepted invitation is followed by the next life, once the convo's serv
   assert.ok(here)
   bob.client.listen()
   const convo = await alice.client.createConvo([bob.did])
-  const invitation = await bob.invitation()
+  const invitation = await bob.request()
   await planAt(here, { kind: "cut", times: 0, did: bob.did })
-  const { joined } = await bob.client.acceptInvitation(invitation)
+  const { joined } = await bob.client.accept(invitation.convoId)
   joined.catch(() => {}) // this life ends first
   await bob.client.close()
   assert.deepEqual(bob.joined, [])
@@ -296,10 +301,10 @@ test("a declined invitation takes the person off the roster, also after a crash"
   assert.ok(here)
   bob.client.listen()
   const convo = await alice.client.createConvo([bob.did])
-  const invitation = await bob.invitation()
+  const invitation = await bob.request()
   await planAt(here, { kind: "cut", times: 0, did: bob.did })
-  await bob.client.declineInvitation(invitation)
-  assert.deepEqual((await bob.client.invitations()).map(({ state }) => state), ["declined"])
+  await bob.client.decline(invitation.convoId)
+  assert.deepEqual([await invitationsOf(bob), await bob.client.requests()], [["declined"], []])
   await bob.client.close()
   await clearAt(here)
   alice.client.listen()
@@ -317,17 +322,26 @@ test("no service speaks for another one's convos", needsNetwork, async () => {
   const [here, , third] = await services()
   assert.ok(here && third)
   const own = await bob.client.createConvo([])
-  const invitation = (service: string, convoId: string) => bob.client.acceptInvitation({ service: service as Did, convoId })
-  await assert.rejects(invitation(third.did, convo), /which is at another service/)
-  await assert.rejects(invitation(third.did, own), /which is at another service/)
-  await assert.rejects(invitation(bob.account.deliveryService, own), /own service/)
-  await assert.rejects(invitation(third.did, "00000000-0000-7000-8000-000000000000"), /InvitationNotFound/)
+  await bob.client.close()
+  const nowhere = asConvoId("00000000-0000-7000-8000-000000000000")
+  const made = [[third.did, convo], [third.did, own], [third.did, nowhere]]
+  const deviceId = await bob.client.deviceId()
+  const invitations = made.map(([service, convoId]) => ({
+    service, convoId, inviter: alice.did, deviceId, keyPackageRef: "00", epoch: 1, state: "open", createdAt: "2026-11-27T12:00:00Z",
+  }))
+  const again = await Device.open(bob, {}, (inner) => ({
+    call: async (call) => (call.method === "blue.catbird.mls.getInvitations" ? JSON.stringify({ invitations }) : inner.call(call)),
+  }))
+  await again.client.syncAll()
+  assert.deepEqual((await again.client.requests()).map(({ convoId }) => convoId), [nowhere], "of the others it is known where they are")
+  await assert.rejects(again.client.accept(nowhere), /InvitationNotFound/)
   assert.deepEqual(await bob.store.list(names.services), [names.service(convo)], "nothing is left of it")
-  await say(bob, convo, "still here")
+  await say(again, convo, "still here")
+  await again.client.close()
   const single = await openPhone(alice.did, new MemoryStore())
-  await assert.rejects(single.acceptInvitation({ service: here.did, convoId: asConvoId(convo) }), /no way to other services/)
+  await assert.rejects(single.accept(convo), /waits for no answer/)
   await single.close()
-  await close(alice, bob)
+  await close(alice)
 })
 
 test("the stream of a service says nothing of another one's convos", needsNetwork, async () => {
@@ -356,7 +370,7 @@ test("the stream of a service says nothing of another one's convos", needsNetwor
   await again.until(() => leaves().find((one) => one === convo)) // the last event of the stream
   assert.deepEqual(leaves(), [convo])
   assert.ok(again.heard.every(({ type }) => type !== "resetEvent" && type !== "invitationEvent"))
-  assert.deepEqual(again.invitations, [])
+  assert.deepEqual(again.requests, [])
   await close(alice, again)
 })
 
@@ -377,11 +391,11 @@ test("a person moves to another home: convos stay, and invitations find it", nee
   const [erin, carol, dave] = [await Device.open(1), await Device.open(2), await Device.open(2)]
   for (const { client } of [erin, carol, dave]) client.listen()
   const own = await before.client.createConvo([erin.did]) // at the old home
-  await erin.client.syncAll()
+  await (await erin.client.accept((await erin.request()).convoId)).joined
   const there = await carol.client.createConvo([before.did]) // at the home to be
-  await (await before.client.acceptInvitation(await before.until(() => before.invitations.find(({ convoId }) => convoId === there)))).joined
+  await (await before.client.accept((await before.until(() => before.requests.find(({ convoId }) => convoId === there))).convoId)).joined
   const open = await dave.client.createConvo([before.did]) // in flight
-  await before.until(() => before.invitations.find(({ convoId }) => convoId === open))
+  await before.until(() => before.requests.find(({ convoId }) => convoId === open))
   const stock = await stockAt(before, old.did)
   assert.ok(stock > 0)
 
@@ -392,7 +406,7 @@ test("a person moves to another home: convos stay, and invitations find it", nee
   await clearAt(old)
   const bob = await Device.open(before)
   bob.client.listen()
-  const { joined } = await bob.client.acceptInvitation(await bob.until(() => bob.invitations.find(({ convoId }) => convoId === open)))
+  const { joined } = await bob.client.accept(open)
   await joined
   assert.equal(await stockAt(bob, old.did), 0)
   await bob.client.moveHome(next.did, profiles(bob)) // again
@@ -408,9 +422,9 @@ test("a person moves to another home: convos stay, and invitations find it", nee
   const last = await Device.open({ ...bob, account: { ...bob.account, deliveryService: next.did } } as unknown as Device) // options of the new home
   last.client.listen()
   const late = await erin.client.createConvo([last.did]) // her service has not looked for bob's before
-  const invitation = await last.until(() => last.invitations.find(({ convoId }) => convoId === late))
-  assert.deepEqual((await last.client.invitations()).map(({ convoId }) => convoId), [late], "the new home has it")
-  await (await last.client.acceptInvitation(invitation)).joined
+  const invitation = await last.until(() => last.requests.find(({ convoId }) => convoId === late))
+  assert.deepEqual(await invitationsOf(last, late), ["open"], "the new home has it")
+  await (await last.client.accept(invitation.convoId)).joined
   await say(last, own, "still at the old one")
   await reads(erin, own, 3)
   await last.client.close()

@@ -1,6 +1,6 @@
 // One person's app.
 
-import { asDid, type ClientEvents, errorName, type Invitation, type Write } from "mlsd-client"
+import { asDid, type ClientEvents, type ConvoRequest, errorName, type Write } from "mlsd-client"
 import { Chat } from "./chat.js"
 import { Composer } from "./composer.js"
 import { button, el } from "./dom.js"
@@ -26,7 +26,7 @@ export class Pane {
   private readonly answers = el("div", { class: "answers", hidden: "" },
     button("Accept", () => this.answer(true), { class: "main" }), button("Decline", () => this.answer(false)))
   private readonly away = el("p", { class: "away", role: "status", hidden: "" })
-  private invitation: Invitation | undefined
+  private request: ConvoRequest | undefined
   private readonly welcome = new WelcomeSteps()
   private readonly messages: MessageList
   private readonly composer: Composer
@@ -78,7 +78,7 @@ export class Pane {
       document.addEventListener("visibilitychange", () => this.draw())
       this.draw()
       client.listen()
-      await this.lookForInvitation(this.phone)
+      await this.lookForRequest(this.phone)
       const published = await client.replenish()
       if (published > 0) this.events.add("KeyPackages", `published: ${published}`)
     } catch (err) {
@@ -98,27 +98,28 @@ export class Pane {
     this.phone?.client.resume()
   }
 
-  private async lookForInvitation({ client }: Phone): Promise<void> {
-    if (this.person.home === this.other.home) return
-    const open = (await client.invitations()).find(({ state }) => state === "open")
-    if (open !== undefined) this.onInvitation(open)
+  private async lookForRequest({ client }: Phone): Promise<void> {
+    const [waiting] = await client.requests()
+    if (waiting !== undefined) this.onRequest(waiting)
   }
 
-  private onInvitation(invitation: Invitation): void {
-    this.invitation = invitation
-    this.hint.textContent = `${this.other.name} of ${nameOf(invitation.service)} invites ${this.person.name}`
+  private onRequest(request: ConvoRequest): void {
+    this.request = request
+    const from = request.service === undefined ? "" : ` of ${nameOf(request.service)}`
+    this.hint.textContent = `${this.other.name}${from} invites ${this.person.name}`
     this.start.hidden = true
     this.answers.hidden = false
   }
 
   private answer(accepts: boolean): void {
-    const { phone, invitation } = this
-    if (phone === undefined || invitation === undefined) return
+    const { phone, request } = this
+    if (phone === undefined || request === undefined) return
     this.answers.hidden = true
     this.messages.element.focus()
-    this.hint.textContent = accepts ? `Joining at ${nameOf(invitation.service)} …` : "Declined"
+    const at = request.service === undefined ? "" : ` at ${nameOf(request.service)}`
+    this.hint.textContent = accepts ? `Joining${at} …` : "Declined"
     const { client } = phone
-    const answered = accepts ? client.acceptInvitation(invitation).then(({ joined }) => joined) : client.declineInvitation(invitation)
+    const answered = accepts ? client.accept(request.convoId).then(({ joined }) => joined) : client.decline(request.convoId)
     answered.catch((err: unknown) => this.fail(err))
   }
 
@@ -130,7 +131,7 @@ export class Pane {
       onRetry: (write, wait, err) => this.onRetry(write, wait, err),
       onWelcome: (convo, state) => this.onWelcome(convo, state),
       onEvent: (event) => this.events.add(event.type, describeEvent(event)),
-      onInvitation: (invitation) => this.onInvitation(invitation),
+      onRequest: (request) => this.onRequest(request),
       onService: (service, err) => this.onService(service, err),
       onDispute: (_, { change, epoch }) => {
         if (change === "failed") this.events.add("commit", `of epoch ${epoch} could not be processed: this device enters the group again`)
@@ -158,6 +159,7 @@ export class Pane {
     this.welcome.show(state)
     this.events.add("Welcome", state)
     this.hint.textContent = `${this.other.name} has invited ${this.person.name}`
+    if (state !== "available") this.answers.hidden = true
     if (document.activeElement === this.start) this.messages.element.focus()
     this.start.hidden = true
     this.phone?.store.write(textChange(names.welcome(convo), state)).catch((err: unknown) => this.fail(err))

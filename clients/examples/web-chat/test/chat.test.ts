@@ -51,10 +51,13 @@ test("two people chat by keyboard, and see what becomes of each message", async 
   await picture(page, "empty")
   await alice.tabTo(alice.pane.getByRole("button", { name: "Start a chat with Bob" }))
   await page.keyboard.press("Enter")
-  await Promise.all([alice.input.waitFor(), bob.input.waitFor()])
+  await alice.input.waitFor()
   await page.waitForFunction(() => document.activeElement?.getAttribute("aria-label") === "Message from Alice")
   await page.keyboard.type("Morning! Did the train make it?")
   await page.keyboard.press("Enter")
+  await bob.tabTo(bob.pane.getByRole("button", { name: "Accept" }))
+  await page.keyboard.press("Enter")
+  await bob.input.waitFor()
   await alice.reaches("Morning!", "seen")
   await bob.tabTo(bob.input)
   for (const text of ["Just. Ran the last bit, coffee in hand.", "Platform 4, by the clock."]) {
@@ -186,6 +189,7 @@ test("somebody who comes late joins with the Welcome that waits", async () => {
   const { arrived, release } = await hold(his, "confirmWelcome")
   await his.goto(`${world.url}/?as=bob`)
   const bob = new PaneOf(his, "Bob")
+  await bob.acceptIfAsked(arrived)
   await arrived
   const step = bob.pane.locator('.welcome [aria-current="step"] code')
   await step.getByText("in_flight").waitFor()

@@ -45,6 +45,7 @@ test("two people sign in, and chat: through the PDS, and directly", async () => 
   await his.signIn(sets.authMessaging)
   await Promise.all([hers, his].flatMap(({ pane }) => [pane.connected(), pane.published()]))
   await hers.pane.press("Start a chat with bob.test")
+  await his.pane.press("Accept")
   await Promise.all([hers.pane.input.waitFor(), his.pane.input.waitFor()])
   await hers.pane.say("Is this your PDS, or mine?")
   await his.pane.reaches("Is this your PDS", "received")

@@ -42,7 +42,7 @@ const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[
   onHistoryBundle: () => false,
   onHistoryRequest: () => false,
   onImported: () => false,
-  onInvitation: () => false,
+  onRequest: () => false,
   onItems: () => false,
   onJoined: () => false,
   onMoved: () => false,
@@ -193,7 +193,12 @@ export class Honest {
 
   private events(): ClientEvents {
     const names = Object.keys(warns).filter((name) => name.startsWith("on"))
-    return Object.fromEntries(names.map((name) => [name, (...args: unknown[]) => this.hear(name, ...args)]))
+    const events: ClientEvents = Object.fromEntries(names.map((name) => [name, (...args: unknown[]) => this.hear(name, ...args)]))
+    events.onRequest = (request) => {
+      this.hear("onRequest", request)
+      void this.client.accept(request.convoId).then(({ joined }) => joined).catch(() => {}) // the app hears of a failure
+    }
+    return events
   }
 
   // questions answers as a person does who is away: nothing is decided.

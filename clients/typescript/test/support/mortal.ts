@@ -9,7 +9,7 @@ import { get, put } from "../../src/store.js"
 import { asConvoId, asDid } from "../../src/ids.js"
 import { transportOf } from "./dev.js"
 import { gullible } from "./everyone.js"
-import { bytesOf, openPhone } from "./phone.js"
+import { acceptAll, bytesOf, openPhone } from "./phone.js"
 import { Steps } from "./steps.js"
 
 const [did = "", file = "", kill = "0", convo = "", count = "0", text = ""] = process.argv.slice(2)
@@ -22,6 +22,7 @@ const phone = await openPhone(asDid(did), store, {
   events: {
     onFailure: (err) => fail(err),
     onStop: (err) => fail(err),
+    onRequest: () => {},
   },
 })
 
@@ -32,7 +33,7 @@ function fail(err: unknown): never {
 
 if (convo === "") await phone.replenish()
 else {
-  await phone.syncAll()
+  await acceptAll(phone)
   const { sent } = (await get<{ sent: number }>(store, "app/sent")) ?? { sent: 0 }
   for (let i = sent; i < Number(count); i++) {
     const changes = new Map<string, Uint8Array | undefined>()

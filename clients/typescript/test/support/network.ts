@@ -4,8 +4,8 @@ import assert from "node:assert/strict"
 import type { Client, ClientEvents, ClientOptions } from "../../src/client.js"
 import type { StreamEvent } from "../../src/events.js"
 import type { ConvoId, Did } from "../../src/ids.js"
-import type { Item } from "../../src/records.js"
-import { endpointOf, type Invitation, type OtherServices } from "../../src/services.js"
+import type { ConvoRequest, Item } from "../../src/records.js"
+import { endpointOf, type OtherServices } from "../../src/services.js"
 import { MemoryStore } from "../../src/store.js"
 import { DirectTransport, type PdsAgent, type Transport } from "../../src/transport.js"
 import type { Fault } from "./dev.js"
@@ -90,7 +90,7 @@ export const wrapped = (inner: Transport): Transport => ({
 export class Device {
   client!: Client
   readonly joined: ConvoId[] = []
-  readonly invitations: Invitation[] = []
+  readonly requests: ConvoRequest[] = []
   readonly stops: (Did | undefined)[] = []
   readonly heard: StreamEvent[] = []
   readonly moved: ConvoId[] = []
@@ -140,9 +140,9 @@ export class Device {
     }
   }
 
-  /** Waits for an invitation. */
-  invitation(): Promise<Invitation> {
-    return this.until(() => this.invitations[0])
+  /** Waits for a request. */
+  request(): Promise<ConvoRequest> {
+    return this.until(() => this.requests[0])
   }
 
   private events(): ClientEvents {
@@ -152,7 +152,7 @@ export class Device {
     }
     return {
       onJoined: hear((convo: ConvoId) => this.joined.push(convo)),
-      onInvitation: hear((one: Invitation) => this.invitations.push(one)),
+      onRequest: hear((one: ConvoRequest) => this.requests.push(one)),
       onItems: hear((_convo: ConvoId, _items: Item[]) => {}),
       onStop: hear((_err: unknown, service?: Did) => this.stops.push(service)),
       onEvent: hear((event: StreamEvent) => this.heard.push(event)),

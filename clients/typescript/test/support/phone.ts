@@ -1,6 +1,6 @@
 // A client with a device of ts-mls, for tests.
 
-import { Client, type ClientOptions } from "../../src/client.js"
+import { Client, type ClientEvents, type ClientOptions } from "../../src/client.js"
 import type { Clock } from "../../src/clock.js"
 import { systemClock } from "../../src/clock.js"
 import type { ConvoId, Did } from "../../src/ids.js"
@@ -22,12 +22,32 @@ export function hastyClock(haste: number): Clock {
   }
 }
 
-/** Opens the client of a device. The store has the device, or gets a new one. */
+const accepting = new WeakSet<ClientEvents>()
+
+/**
+ * Opens the client of a device. The store has the device, or gets a new one. Its person accepts all requests,
+ * unless the test hears of them.
+ */
 export async function openPhone(did: Did, store: Store, options: Partial<ClientOptions> = {}): Promise<Client> {
   const saved = await store.read("test/device")
   const mls = saved === undefined ? await TsMls.create(did, suite) : await TsMls.import(saved)
   if (saved === undefined) await store.write(new Map([["test/device", mls.export()]]))
-  return Client.open({ did, store, mls, accounts: accountsOf(did), transport: transportOf(did), clock: hastyClock(50), fullStock: 5, ...options })
+  const { events = {} } = options
+  let phone: Client | undefined
+  if (events.onRequest === undefined || accepting.has(events)) {
+    accepting.add(events)
+    events.onRequest = ({ convoId }) => void phone?.accept(convoId).then(({ joined }) => joined).catch(() => {}) // the app hears of a failure
+  }
+  phone = await Client.open({
+    did, store, mls, accounts: accountsOf(did), transport: transportOf(did), clock: hastyClock(50), fullStock: 5, ...options, events,
+  })
+  return phone
+}
+
+/** Accepts all that waits, and returns when the device is in it. */
+export async function acceptAll(phone: Client): Promise<void> {
+  await phone.syncAll()
+  for (const { convoId } of await phone.requests()) await (await phone.accept(convoId)).joined
 }
 
 const encoder = new TextEncoder()
