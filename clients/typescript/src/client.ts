@@ -27,6 +27,7 @@ import { Log } from "./log.js"
 import type { LogChecks, MakeLogChecks } from "./log-checks.js"
 import type { Finding } from "./log-findings.js"
 import { type Doubt, Members } from "./members.js"
+import { LaterInvitations, type Missing } from "./missing.js"
 import { didOf, type Group, type Mls } from "./mls.js"
 import { type DeviceNews, NewsQueue } from "./news.js"
 import { Outbox, type OutboxEvents } from "./outbox.js"
@@ -83,6 +84,11 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    * what waits. A crash does not lose it.
    */
   onRequest?(request: ConvoRequest): void
+  /**
+   * People could not be invited, because they have no KeyPackage that can be used. The client invites them later:
+   * {@link Client.missing}. A crash does not lose it.
+   */
+  onMissing?(convo: ConvoId, people: readonly Did[]): void
   /** Any event of the stream, after the client has done what it asks for. */
   onEvent?(event: StreamEvent): void
   /**
@@ -169,6 +175,7 @@ export class Client {
   private readonly streams = new Map<Did | undefined, EventStream>()
   private asked!: Requests
   private readonly consent: Consent
+  private readonly laterInvitations: LaterInvitations
   private readonly signals: Signals
   private readonly disputes: Disputes
   private readonly resets: Resets
@@ -195,6 +202,11 @@ export class Client {
   ) {
     this.signals = new Signals(core)
     this.consent = new Consent(core)
+    this.laterInvitations = new LaterInvitations(core, outbox, closing.signal, async (convo) => {
+      const thread = await log.thread(convo)
+      const group = thread === undefined || thread.left || thread.successor !== undefined ? undefined : await groupOf(core, convo)
+      return group?.active ? group : undefined
+    })
     this.disputes = new Disputes(core, log, outbox, closing.signal, {
       onDispute: (convo, dispute) => events.onDispute?.(convo, dispute),
       sync: (convo) => this.syncUnlessGone(convo),
@@ -224,6 +236,7 @@ export class Client {
     const news = new NewsQueue(store, clock, (one) => {
       if ("device" in one) events.onDevice?.(one.convo, one.device)
       else if ("request" in one) events.onRequest?.(one.request)
+      else if ("missing" in one) events.onMissing?.(one.convo as ConvoId, one.missing)
       else events.onFinding?.(one.convo, one.finding)
     })
     const core: Core = {
@@ -295,6 +308,7 @@ export class Client {
       else if ((await this.log.thread(convoId)) === undefined) this.later(this.asked.enterElsewhere(convoId, service))
     }
     this.asked.resume()
+    this.later(this.laterInvitations.run())
   }
 
   /** Ends everything, and leaves the store open. What is not done waits for the next life. */
@@ -320,17 +334,18 @@ export class Client {
   // Convos
 
   /**
-   * Makes a convo, and returns its id. Each member must have published KeyPackages.
+   * Makes a convo, and returns its id. Who has no KeyPackages is invited later: {@link Client.missing}.
    *
    * @throws LexValidationError if an argument breaks the lexicon: nothing is stored then. That holds
    *   for all methods
-   * @throws XrpcError `KeyPackageNotFound` if somebody has none for this person
+   * @throws XrpcError `KeyPackageNotFound` if nobody has one for this person
    */
   async createConvo(members: readonly Did[], metadata: { name?: string; description?: string } = {}): Promise<ConvoId> {
     await this.list()
     const groupId = this.newId()
     const content: CreateContent = { groupId, members, claim: this.newId(), ...metadata }
     const { convoId } = (await this.write(`create:${groupId}`, "create", content)) as { convoId: ConvoId }
+    await this.tellMissing()
     return convoId
   }
 
@@ -356,10 +371,27 @@ export class Client {
     return groupCode(group)
   }
 
-  /** Adds people. With `again` it replaces the leaves of people that never joined. */
+  /**
+   * Adds people. Who has no KeyPackages is invited later: {@link Client.missing}. With `again` it replaces the
+   * leaves of people that never joined.
+   *
+   * @throws XrpcError `KeyPackageNotFound` if nobody has one for this person
+   */
   async add(convo: ConvoId, dids: readonly Did[], again = false): Promise<Committed> {
     const content: AddContent = { dids, claim: this.newId(), ...(again && { again }) }
-    return (await this.write(convo, "add", content)) as unknown as Committed
+    const committed = (await this.write(convo, "add", content)) as unknown as Committed
+    await this.tellMissing()
+    return committed
+  }
+
+  /** Who could not be invited to a convo yet, and is invited later: until {@link Client.remove}, and for 30 days. */
+  missing(convo: ConvoId): Promise<Missing[]> {
+    return this.laterInvitations.in(convo)
+  }
+
+  private async tellMissing(): Promise<void> {
+    this.laterInvitations.look()
+    await this.core.news.deliver()
   }
 
   /** Removes a person with all its devices. */

@@ -22,7 +22,8 @@ export interface DeviceNews {
 
 /** One thing to hear. */
 export type News = { readonly convo: ConvoId | undefined } & (
-  { readonly device: DeviceNews } | { readonly finding: Finding } | { readonly request: ConvoRequest }
+  { readonly device: DeviceNews } | { readonly finding: Finding } | { readonly request: ConvoRequest } |
+  { readonly missing: readonly Did[] }
 )
 
 /** Keeps news until the app has heard them. */

@@ -1,8 +1,8 @@
 // The services of a person's convos: docs/NETWORK.md. A convo lives at one of them. The person's home
 // has the KeyPackages, and the invitations to convos of the others.
 
-import { Api, type Output, type Params } from "./api.js"
-import { sha256 } from "./bytes.js"
+import { Api } from "./api.js"
+import { Claims } from "./claims.js"
 import type { Clock } from "./clock.js"
 import { AwayError, errorName, NoAnswerError, resetsAt, SealError, verdictOf, XrpcError } from "./errors.js"
 import { documentOf, entryOf, publicDirectory } from "./hosts.js"
@@ -61,6 +61,7 @@ export interface ServicesParts {
 export class Services {
   /** Passes each call on to the service of its convo, and any other call to the home. */
   readonly transport: Transport
+  readonly claims: Claims
   private readonly prepared = new Map<string, Claimed>()
   private readonly apis = new Map<Did | undefined, Api>()
 
@@ -71,6 +72,7 @@ export class Services {
   ) {
     const { transport, others } = parts
     this.transport = others === undefined ? transport : this.router(transport)
+    this.claims = new Claims(parts.store, parts.clock)
   }
 
   static async open(parts: ServicesParts): Promise<Services> {
@@ -196,13 +198,13 @@ export class Services {
   }
 
   /**
-   * Claims a KeyPackage of each device of each person, at the person's home. The same key gets the same
+   * Claims a KeyPackage of each device of each person, at the person's home. The same write gets the same
    * ones again.
    *
    * @param convo a convo that there is already
    * @param some set to go without the people who have none, or whose home cannot be reached
-   * @returns receipts of what was claimed at other services than the convo's
-   * @throws XrpcError `KeyPackageNotFound` if somebody has none for this caller
+   * @param claim a name of the write that they are for: see {@link Claims}
+   * @returns receipts of what was claimed at other services than the convo's, and who has none for this caller
    * @throws AwayError if the home of somebody cannot be reached now
    */
   async claim(dids: readonly Did[], cipherSuite: string, claim: string, convo?: string, some = false): Promise<Claimed> {
@@ -221,24 +223,17 @@ export class Services {
 
   private async claimAll(dids: readonly Did[], cipherSuite: string, claim: string, convo: string | undefined, some: boolean): Promise<Claimed> {
     const here = (convo === undefined ? undefined : this.of(convo)) ?? this.home
-    const claimed: { keyPackages: string[]; receipts: string[] } = { keyPackages: [], receipts: [] }
+    const claimed: { keyPackages: string[]; receipts: string[]; missing: Did[] } = { keyPackages: [], receipts: [], missing: [] }
     for (const [service, people] of await this.homesOf(dids, here, some)) {
       const elsewhere = service !== here
-      const claiming = this.claimAt(service, people, { cipherSuite, ...(elsewhere ? { receipts: true } : convo && { convoId: convo }) }, claim)
-      const { keyPackages, missing = [] } = await (elsewhere ? claiming.catch((err: unknown) => this.refusedBy(service, err, some)) : claiming)
-      if (missing.length > 0 && !some) throw new XrpcError(404, "KeyPackageNotFound", `no KeyPackages of ${missing.join(", ")}`)
+      const params = { cipherSuite, ...(elsewhere ? { receipts: true } : convo && { convoId: convo }) }
+      const claiming = this.claims.claim(this.at(service), service, people, params, claim)
+      const { keyPackages, missing } = await (elsewhere ? claiming.catch((err: unknown) => this.refusedBy(service, err, some)) : claiming)
+      claimed.missing.push(...missing)
       claimed.keyPackages.push(...keyPackages.map(({ keyPackage }) => keyPackage))
       if (elsewhere) claimed.receipts.push(...keyPackages.flatMap(({ receipt }) => receipt ?? []))
     }
     return claimed
-  }
-
-  // claimAt claims at one service. A repetition can be for other people, so they belong to the key.
-  private async claimAt(
-    service: Did | undefined, dids: Did[], params: Omit<Params<typeof mls.getKeyPackages.main>, "dids">, claim: string,
-  ): Promise<Output<typeof mls.getKeyPackages.main>> {
-    const idempotencyKey = await sha256(new TextEncoder().encode([claim, ...dids].join(" ")))
-    return this.at(service).queryOnce(mls.getKeyPackages.main, { ...params, dids, idempotencyKey })
   }
 
   // homesOf asks the convo's service where people have their KeyPackages. Who has not said so has them
@@ -263,8 +258,8 @@ export class Services {
   }
 
   // What another service refuses is no word of the person's own: it must not stop the client.
-  private refusedBy(service: Did | undefined, err: unknown, some: boolean): Output<typeof mls.getKeyPackages.main> {
-    if (some && (err instanceof XrpcError || err instanceof NoAnswerError)) return { keyPackages: [] }
+  private refusedBy(service: Did | undefined, err: unknown, some: boolean): { keyPackages: []; missing: [] } {
+    if (some && (err instanceof XrpcError || err instanceof NoAnswerError)) return { keyPackages: [], missing: [] }
     const verdict = verdictOf(err)
     if (verdict === "again" || verdict === "later") throw this.away(service, err)
     if (verdict === "stop") throw new SealError(`${service}: ${messageOf(err)}`, { cause: err })
@@ -299,6 +294,8 @@ export interface Claimed {
   /** base64url. */
   readonly keyPackages: readonly string[]
   readonly receipts: readonly string[]
+  /** Who has no KeyPackage for this person. */
+  readonly missing: readonly Did[]
 }
 
 function messageOf(err: unknown): string {

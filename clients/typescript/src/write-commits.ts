@@ -4,15 +4,16 @@
 import { base64url, fromBase64url, hex, same } from "./bytes.js"
 import { tellContrary } from "./binding.js"
 import { type Device, isKnown, UnknownDeviceError } from "./devices.js"
-import { SealError } from "./errors.js"
+import { SealError, XrpcError } from "./errors.js"
 import type { ConvoId, Did } from "./ids.js"
 import { checkInput } from "./api.js"
 import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
+import { leave } from "./missing.js"
 import { type Change, didOf, type Group, type Staged } from "./mls.js"
 import type { News } from "./news.js"
 import type { Plan, Sealed, Write } from "./outbox.js"
 import { mustRead, names, type Pending } from "./records.js"
-import { type Changes, put } from "./store.js"
+import { type Changes, get, put } from "./store.js"
 import { readPending } from "./write-messages.js"
 import * as mls from "#lexicons"
 
@@ -23,6 +24,8 @@ export interface AddContent {
   readonly claim: string
   /** Set to replace the leaves of people that never joined: docs/WELCOME.md. */
   readonly again?: boolean
+  /** Set for people who could not be invited before: {@link LaterInvitations}. */
+  readonly later?: boolean
 }
 
 /** What a write of the kind `remove` holds. */
@@ -69,38 +72,61 @@ const add: Kind = {
   },
   async prepare(parts, write) {
     const { claim } = write.content as unknown as AddContent
-    const { wanted } = await wantedOf(parts, write)
+    const pending = await get<Pending>(parts.store, names.pending(write.queue)) // it can be the addition of the same people
+    const { wanted } = await wantedOf(parts, write, pending?.state)
     if (wanted.length === 0) return
-    const { keyPackages } = await parts.services.prepare(wanted, parts.mls.cipherSuite, claim, write.queue)
-    await admitted(parts, wanted, keyPackages.map((one) => fromBase64url(one)), write.queue as ConvoId, false)
+    const { keyPackages, missing } = await parts.services.prepare(wanted, parts.mls.cipherSuite, claim, write.queue)
+    const there = wanted.filter((did) => !missing.includes(did))
+    await admitted(parts, there, keyPackages.map((one) => fromBase64url(one)), write.queue as ConvoId, false)
   },
   async seal(parts, write) {
-    const { claim } = write.content as unknown as AddContent
+    const { claim, later = false } = write.content as unknown as AddContent
     await readPending(parts, write.queue)
-    const { wanted, group } = await wantedOf(parts, write)
+    const { wanted: asked, group } = await wantedOf(parts, write)
+    if (asked.length === 0) return { result: { epoch: group.epoch, seq: 0 }, changes: new Map() }
+    const { packages, receipts, leftOut } = await claimPackages(parts, asked, claim, write.queue, later)
+    const wanted = asked.filter((did) => !leftOut.includes(did))
     if (wanted.length === 0) return { result: { epoch: group.epoch, seq: 0 }, changes: new Map() }
     const remove = wanted.flatMap((did) => leavesOf(group, did))
-    const { packages, receipts } = await claimPackages(parts, wanted, claim, write.queue)
     // Some libraries cannot remove and add one signature key in one commit.
     const fresh = packages.filter((one) => !remove.some(({ signatureKey }) => same(signatureKey, parts.mls.leafOf(one).signatureKey)))
-    return stage(parts, write, { add: fresh, remove: remove.map(({ index }) => index) }, (staged, epoch) =>
+    const plan = await stage(parts, write, { add: fresh, remove: remove.map(({ index }) => index) }, (staged, epoch) =>
       sealed(parts, mls.addMembers.main, {
         convoId: write.queue, didList: [...wanted], commit: base64url(staged.commit), groupInfo: staged.groupInfo,
         welcomeMessage: base64url(staged.welcome ?? new Uint8Array()), ...(receipts.length > 0 && { receipts: [...receipts] }),
       }, { bytes: staged.commit, epoch }))
+    await noteClaim(parts, claim, wanted, leftOut, plan.changes)
+    return plan
   },
-  async done(_parts, _write, answer) {
+  async done(parts, write, answer) {
     const { newEpoch, seq } = answerOf(mls.addMembers.main, answer)
-    return committed(newEpoch, seq)
+    const done = committed(newEpoch, seq)
+    const { claim, dids } = write.content as unknown as AddContent
+    await spendClaim(parts, claim, write.queue as ConvoId, dids, done.changes)
+    return done
   },
   undo,
   catchUp,
 }
 
+/** Adds to changes that a request has the KeyPackages of people, and whom it leaves out. */
+export async function noteClaim(parts: Parts, claim: string, invited: readonly Did[], leftOut: readonly Did[], changes: Changes): Promise<void> {
+  await parts.services.claims.use(claim, invited, changes)
+  if (leftOut.length > 0) put(changes, names.leftOut(claim), leftOut)
+}
+
+/** Adds to changes that a request of {@link noteClaim} was accepted: who was left out is invited later. */
+export async function spendClaim(parts: Parts, claim: string, convo: ConvoId, dids: readonly Did[], changes: Changes): Promise<void> {
+  await parts.services.claims.spend(claim, changes)
+  const leftOut = (await get<Did[]>(parts.store, names.leftOut(claim))) ?? []
+  await leave(parts, convo, dids, leftOut, changes)
+  changes.set(names.leftOut(claim), undefined)
+}
+
 // wantedOf returns the people whom an addition adds to the group as it is now.
-async function wantedOf(parts: Parts, write: Write): Promise<{ wanted: readonly Did[]; group: Group }> {
+async function wantedOf(parts: Parts, write: Write, state?: Uint8Array): Promise<{ wanted: readonly Did[]; group: Group }> {
   const { dids, again } = write.content as unknown as AddContent
-  const group = parts.mls.describe(await mustRead(parts.store, names.group(write.queue)))
+  const group = parts.mls.describe(state ?? (await mustRead(parts.store, names.group(write.queue))))
   return { wanted: again ? dids : dids.filter((did) => leavesOf(group, did).length === 0), group }
 }
 
@@ -115,7 +141,11 @@ const remove: Kind = {
     await readPending(parts, write.queue)
     const group = parts.mls.describe(await mustRead(parts.store, names.group(write.queue)))
     const leaves = leavesOf(group, did).filter(({ signatureKey }) => device === undefined || hex(signatureKey) === device)
-    if (leaves.length === 0) return { result: { epoch: group.epoch, seq: 0 }, changes: new Map() }
+    if (leaves.length === 0) {
+      const changes: Changes = new Map()
+      if (device === undefined) await leave(parts, write.queue as ConvoId, [did], [], changes) // who is not invited yet
+      return { result: { epoch: group.epoch, seq: 0 }, changes }
+    }
     return stage(parts, write, { remove: leaves.map(({ index }) => index) }, (staged, epoch) => {
       const [convoId, { commit, groupInfo }] = [write.queue, staged]
       const object = { bytes: commit, epoch }
@@ -163,17 +193,28 @@ function leavesOf(group: Group, did: string) {
   return group.members.filter(({ identity }) => didOf(identity) === did)
 }
 
+/** KeyPackages for a commit. */
+export interface Packages {
+  readonly packages: Uint8Array[]
+  readonly receipts: readonly string[]
+  /** Who has none that can be used. */
+  readonly leftOut: readonly Did[]
+}
+
 /**
  * Claims a KeyPackage of each device of each person: see {@link Services.claim}. The outbox repeats it: so
  * the convo's lock is free meanwhile, and the write can be discarded.
  *
- * @param some set to go without the people who have none that can be used
+ * @param some set to go without all people who have none that can be used
+ * @throws XrpcError `KeyPackageNotFound` if nobody has one
  */
-export async function claimPackages(
-  parts: Parts, dids: readonly Did[], claim: string, convoId?: string, some = false,
-): Promise<{ packages: Uint8Array[]; receipts: readonly string[] }> {
-  const { keyPackages, receipts } = await parts.services.claim(dids, parts.mls.cipherSuite, claim, convoId, some)
-  return { packages: await admitted(parts, dids, keyPackages.map((one) => fromBase64url(one)), convoId as ConvoId | undefined, some), receipts }
+export async function claimPackages(parts: Parts, dids: readonly Did[], claim: string, convoId?: string, some = false): Promise<Packages> {
+  const { keyPackages, receipts, missing } = await parts.services.claim(dids, parts.mls.cipherSuite, claim, convoId, some)
+  const there = dids.filter((did) => !missing.includes(did))
+  if (there.length === 0 && missing.length > 0 && !some) throw new XrpcError(404, "KeyPackageNotFound", `no KeyPackages of ${missing.join(", ")}`)
+  const known = await admitted(parts, there, keyPackages.map((one) => fromBase64url(one)), convoId as ConvoId | undefined, some)
+  const people = new Set(known.map((bytes) => didOf(parts.mls.leafOf(bytes).identity)))
+  return { packages: known, receipts, leftOut: dids.filter((did) => !people.has(did)) }
 }
 
 // admitted returns the KeyPackages of devices that those people list whom this person has asked for. The
@@ -195,6 +236,7 @@ async function admitted(
   if (without.length === 0 || some) return known.map(({ bytes }) => bytes)
   const waiting = devices.filter(({ did, state }) => state === "waiting" && without.includes(did))
   if (waiting.length > 0) throw new UnknownDeviceError(waiting)
+  if (people.size > 0) return known.map(({ bytes }) => bytes) // the others are left out
   throw new SealError(`${without.join(", ")} lists none of the devices whose KeyPackages the service has handed out`)
 }
 

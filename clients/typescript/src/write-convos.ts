@@ -10,7 +10,7 @@ import { didOf } from "./mls.js"
 import type { Plan, Sealed, SealedWrite, Write } from "./outbox.js"
 import { type Item, mustRead, names, type Thread } from "./records.js"
 import { type Changes, get, getAll, put } from "./store.js"
-import { claimPackages } from "./write-commits.js"
+import { claimPackages, noteClaim, spendClaim } from "./write-commits.js"
 import * as mls from "#lexicons"
 
 /** What a write of the kind `create` holds. */
@@ -61,13 +61,20 @@ const create: Kind = {
 
   async seal(parts: Parts, write: Write): Promise<Plan> {
     const content = write.content as unknown as CreateContent
-    const { packages, receipts } = await claimPackages(parts, content.members, content.claim)
-    return found(parts, content.groupId, packages, receipts, (group) =>
-      sealed(parts, mls.createConvo.main, { ...asked(parts, content), ...group }))
+    const { packages, receipts, leftOut } = await claimPackages(parts, content.members, content.claim)
+    const members = content.members.filter((did) => !leftOut.includes(did))
+    const plan = await found(parts, content.groupId, packages, receipts, (group) =>
+      sealed(parts, mls.createConvo.main, { ...asked(parts, { ...content, members }), ...group }))
+    await noteClaim(parts, content.claim, members, leftOut, plan.changes)
+    return plan
   },
 
   async done(parts: Parts, write: SealedWrite, answer: string): Promise<Done> {
-    return enterFounded(parts, write, answerOf(mls.createConvo.main, answer).id as ConvoId)
+    const id = answerOf(mls.createConvo.main, answer).id as ConvoId
+    const done = await enterFounded(parts, write, id)
+    const { claim, members } = write.content as unknown as CreateContent
+    await spendClaim(parts, claim, id, members, done.changes)
+    return done
   },
 
   undo: forgetFounded,
@@ -89,15 +96,18 @@ const reset: Kind = {
     const people = peopleIn(await groupOf(parts, convoId)) // the roster is only the service's word
     const others = convo.members.map(({ did }) => didOf(did) as Did).filter((did) => did !== parts.did && people.includes(did))
     const { packages, receipts } = await claimPackages(parts, others, claim, convoId, true)
-    return found(parts, groupId, packages, receipts, (group) => sealed(parts, mls.resetConvo.main, { convoId, reason, ...group }))
+    const plan = await found(parts, groupId, packages, receipts, (group) => sealed(parts, mls.resetConvo.main, { convoId, reason, ...group }))
+    await noteClaim(parts, claim, others, [], plan.changes) // the others enter by external commit
+    return plan
   },
   async done(parts, write, answer) {
-    const { convoId } = write.content as unknown as ResetContent
+    const { convoId, claim } = write.content as unknown as ResetContent
     const successor = answerOf(mls.resetConvo.main, answer).convo.id as ConvoId
     const done = await enterFounded(parts, write, successor)
     const thread = await parts.log.thread(convoId)
     if (thread !== undefined) put(done.changes, names.thread(convoId), { ...thread, resetTo: successor })
     parts.services.succeed(convoId, successor, done.changes)
+    await parts.services.claims.spend(claim, done.changes)
     return done
   },
   undo: forgetFounded,

@@ -2,11 +2,11 @@
 
 import { hex } from "./bytes.js"
 import { idLength } from "./envelope.js"
-import { OutOfStepError, type SealError, type XrpcError } from "./errors.js"
+import { OutOfStepError, type SealError, XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import type { Done, Kind, Parts } from "./kind.js"
 import type { Plan, SealedWrite, Write, Writer } from "./outbox.js"
-import { lockOf } from "./records.js"
+import { lockOf, names } from "./records.js"
 import type { Changes } from "./store.js"
 import { committing, kindsOfCommits, type RemoveContent } from "./write-commits.js"
 import { kindsOfConvos } from "./write-convos.js"
@@ -25,8 +25,13 @@ const kinds: Readonly<Record<string, Kind>> = {
 /** How long a claim of KeyPackages is good, in milliseconds. */
 const claimLifetime = 30 * 60_000
 
+/** The errors of a request that a KeyPackage can be the reason for. */
+const badKeyPackage = new Set(["InvalidCommit", "InvalidReceipt", "InvalidWelcome", "KeyPackageNotFound"])
+
 /** The writer of a client. */
 export class ClientWriter implements Writer {
+  private readonly bad = new Set<string>() // claims whose receipts were refused
+
   constructor(private readonly parts: Parts) {}
 
   readonly lockOf = lockOf
@@ -53,6 +58,7 @@ export class ClientWriter implements Writer {
     const { clock } = this.parts
     const { claim, claimedAgain = -Infinity } = content as { claim?: string; claimedAgain?: number }
     if (err.error !== "InvalidReceipt" || claim === undefined || clock.now() - claimedAgain < claimLifetime) return undefined
+    this.bad.add(claim)
     return { ...(content as object), claim: hex(clock.randomBytes(idLength)), claimedAgain: clock.now() }
   }
 
@@ -84,11 +90,21 @@ export class ClientWriter implements Writer {
       if (!(err instanceof OutOfStepError)) throw err
       // It gets this error again when it is sealed, and waits then until the device is back.
     }
-    return kind.undo(this.parts, write)
+    return this.undo(write, false)
   }
 
-  refused(write: Write, _err: XrpcError | SealError): Promise<Changes> {
-    return kindOf(write).undo(this.parts, write)
+  refused(write: Write, err: XrpcError | SealError): Promise<Changes> {
+    const isBad = err instanceof XrpcError && badKeyPackage.has(err.error)
+    return this.undo(write, isBad)
+  }
+
+  private async undo(write: Write, isBad: boolean): Promise<Changes> {
+    const changes = await kindOf(write).undo(this.parts, write)
+    const { claim } = (write.content ?? {}) as { claim?: string }
+    if (claim === undefined) return changes
+    await this.parts.services.claims.release(claim, changes, isBad || this.bad.delete(claim))
+    changes.set(names.leftOut(claim), undefined)
+    return changes
   }
 }
 

@@ -42,6 +42,7 @@ const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[
   onHistoryBundle: () => false,
   onHistoryRequest: () => false,
   onImported: () => false,
+  onMissing: () => false,
   onRequest: () => false,
   onItems: () => false,
   onJoined: () => false,
