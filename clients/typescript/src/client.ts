@@ -274,7 +274,7 @@ export class Client {
       }), history)
     const opened = client
     opened.asked = await Requests.open(core, {
-      log, outbox, enter: (convo) => opened.enterOwn(convo), join: (convo, isIn) => opened.joinUnless(convo, isIn),
+      log, outbox, enter: (convo) => opened.enterAccepted(convo), join: (convo, isIn) => opened.joinUnless(convo, isIn),
       entered(service) {
         opened.follow(service)
         opened.later(opened.signals.shareAt(service))
@@ -638,7 +638,7 @@ export class Client {
     }
     await this.asked.enterAccepted()
     for (const convo of waiting) {
-      if (!this.asked.waits(convo) && !this.asked.isAccepted(convo)) await this.joinIfInvited(convo)
+      if (!this.asked.waits(convo) && !this.asked.isAccepted(convo)) await this.joinIfInvited(convo, () => this.hasJoined(convo))
     }
   }
 
@@ -716,15 +716,17 @@ export class Client {
     for (const service of this.core.services.others()) this.later(tell(service))
   }
 
-  // enterOwn enters a convo of the own service that was accepted. A Welcome that waited for too long is not
+  // enterAccepted enters a convo of the own service that was accepted. A Welcome that waited for too long is not
   // there any more, and devices without one have none: they enter by external commit.
-  private async enterOwn(convo: ConvoId): Promise<void> {
+  private async enterAccepted(convo: ConvoId): Promise<void> {
     if ((await this.log.thread(convo)) !== undefined) await this.syncUnlessGone(convo) // its removal can be there to read
-    const isIn = async () => {
-      const thread = await this.log.thread(convo)
-      return thread !== undefined && !thread.left && !thread.stuck && (await this.core.store.read(names.welcome(convo))) === undefined
-    }
-    await this.joinOrRejoin(convo, isIn)
+    await this.joinOrRejoin(convo, () => this.hasJoined(convo))
+  }
+
+  // hasJoined reports whether this device is in a convo, and nothing of its Welcome is left to do.
+  private async hasJoined(convo: ConvoId): Promise<boolean> {
+    const thread = await this.log.thread(convo)
+    return thread !== undefined && !thread.left && !thread.stuck && (await this.core.store.read(names.welcome(convo))) === undefined
   }
 
   private async joinOrRejoin(convo: ConvoId, isIn: () => Promise<boolean>): Promise<void> {

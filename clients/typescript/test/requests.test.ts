@@ -222,6 +222,8 @@ for (const answer of ["accept", "decline"] as const) {
           await (await alice.send(convo, bytesOf("hello"))).sent
           await again.client.sync(convo)
           assert.deepEqual(await textsOf(again.client, convo), ["hello"])
+          await alice.sync(convo)
+          assert.equal((await alice.group(convo)).epoch, 1, `write ${writes}, late ${late}: it has joined with its Welcome`)
         }
         await Promise.all([alice.close(), again.client.close()])
       }
