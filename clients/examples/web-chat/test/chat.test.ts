@@ -189,7 +189,7 @@ test("somebody who comes late joins with the Welcome that waits", async () => {
   const { arrived, release } = await hold(his, "confirmWelcome")
   await his.goto(`${world.url}/?as=bob`)
   const bob = new PaneOf(his, "Bob")
-  await bob.press("Accept")
+  await bob.acceptIfAsked(arrived)
   await arrived
   const step = bob.pane.locator('.welcome [aria-current="step"] code')
   await step.getByText("in_flight").waitFor()

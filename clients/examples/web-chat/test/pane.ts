@@ -35,6 +35,13 @@ export class PaneOf {
     await this.pane.getByRole("button", { name: button }).click()
   }
 
+  /** Accepts, if this person is asked: once two people share a convo, nobody asks any more. */
+  async acceptIfAsked(joined: Promise<void> = this.input.waitFor()): Promise<void> {
+    const accept = this.pane.getByRole("button", { name: "Accept" })
+    await Promise.race([joined, accept.waitFor()])
+    if (await accept.isVisible()) await accept.click()
+  }
+
   async say(text: string): Promise<void> {
     await this.input.fill(text)
     await this.input.press("Enter")

@@ -44,7 +44,7 @@ export class Stage {
     const [alice, bob] = [new PaneOf(page, "Alice"), new PaneOf(page, "Bob")]
     await Promise.all([alice, bob].flatMap((one) => [one.connected(), one.published()]))
     await alice.press("Start a chat with Bob")
-    await bob.press("Accept")
+    await bob.acceptIfAsked()
     await Promise.all([alice.input.waitFor(), bob.input.waitFor()])
     return { page, alice, bob }
   }
