@@ -21,7 +21,8 @@ export interface DeviceNews {
 }
 
 /** One thing to hear. */
-export type News = { readonly convo: ConvoId | undefined } & ({ readonly device: DeviceNews } | { readonly finding: Finding })
+export type News = { readonly convo: ConvoId | undefined } &
+  ({ readonly device: DeviceNews } | { readonly finding: Finding } | { readonly without: Did })
 
 /** Keeps news until the app has heard them. */
 export class NewsQueue {

@@ -52,6 +52,7 @@ const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[
   onService: () => false,
   onSignal: () => false,
   onSignedOut: () => true,
+  onWithoutDevice: () => true,
   onWelcome: () => false,
 }
 
