@@ -1,6 +1,7 @@
 // What a commit did: docs/clients/DEVICES.md.
 
 import { sha256 } from "./bytes.js"
+import type { Devices } from "./devices.js"
 import type { Did } from "./ids.js"
 import { changesOf } from "./members.js"
 import { didOf, type Group, type Member } from "./mls.js"
@@ -39,8 +40,19 @@ export async function changeOf(before: Pick<Group, "members">, after: Pick<Group
   }
 }
 
+/**
+ * The people whose last device a commit has taken out because their account does not list it: they are away without
+ * having left.
+ */
+export function strandedBy(devices: Devices, before: Group, after: Group): Did[] {
+  const are = peopleOf(after)
+  const unlisted = before.members.filter((leaf) => devices.of(leaf).state === "unlisted")
+  return peopleOf({ members: unlisted }).filter((did) => !are.includes(did))
+}
+
 type Leaf = Pick<Member, "identity" | "signatureKey">
 
-function peopleOf({ members }: Pick<Group, "members">): Did[] {
+/** The people in a group. */
+export function peopleOf({ members }: Pick<Group, "members">): Did[] {
   return [...new Set(members.map(({ identity }) => didOf(identity) as Did))]
 }

@@ -4,7 +4,7 @@ import { AccountAwayError, type Accounts } from "./accounts.js"
 import { Api } from "./api.js"
 import { ContraryError, groupOf, tellContrary } from "./binding.js"
 import { hex, same, sha256 } from "./bytes.js"
-import type { CommitChange } from "./changes.js"
+import { type CommitChange, peopleOf } from "./changes.js"
 import { type Clock, systemClock } from "./clock.js"
 import { Consent, type InvitationPolicy } from "./consent.js"
 import type { Core, Envelope } from "./core.js"
@@ -113,6 +113,12 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    * device that would have been added to a new one.
    */
   onDevice?(convo: ConvoId | undefined, device: DeviceNews): void
+  /**
+   * A person has no device in a convo's group any more, and has not left: the account lists none, or the convo was
+   * reset while the person had no KeyPackages. Once the person has a device, {@link Client.add} brings it back.
+   * {@link Client.withoutDevice} lists them.
+   */
+  onWithoutDevice?(convo: ConvoId, did: Did): void
   /**
    * This device has signed out, and its store is empty; or its account does not list it any more, because another
    * device of the person has removed it (`removed`): it enters no convo, and nobody encrypts for it. Then ask the
@@ -248,6 +254,7 @@ export class Client {
       onMoved: (convo, successor) => {
         logChecks?.reset(convo, successor)
         events.onMoved?.(convo, successor)
+        this.later(this.tellWithoutDevice(successor))
       },
     })
   }
@@ -287,6 +294,7 @@ export class Client {
       if ("device" in one) events.onDevice?.(one.convo, one.device)
       else if ("request" in one) events.onRequest?.(one.request)
       else if ("missing" in one) events.onMissing?.(one.convo as ConvoId, one.missing)
+      else if ("without" in one) events.onWithoutDevice?.(one.convo as ConvoId, one.without)
       else events.onFinding?.(one.convo, one.finding)
     })
     const core: Core = {
@@ -433,6 +441,21 @@ export class Client {
     const group = thread === undefined || thread.left ? undefined : await this.group(convo)
     if (!group?.active) throw new UnknownConvoError(`this device is not in convo ${convo}`)
     return groupCode(group)
+  }
+
+  /** The people of a convo who have no device in its group, and have not left: `onWithoutDevice`. */
+  async withoutDevice(convo: ConvoId): Promise<Did[]> {
+    const { convo: { members } } = await this.core.api.query(mls.getConvo.main, { convoId: convo })
+    const [people, thread] = [peopleOf(await this.group(convo)), await this.log.thread(convo)]
+    const away = members.map(({ did }) => did as Did).filter((did) => !people.includes(did))
+    return [...new Set([...(thread?.withoutDevice ?? []), ...away])]
+  }
+
+  private async tellWithoutDevice(convo: ConvoId): Promise<void> {
+    const changes: Changes = new Map()
+    this.core.news.add(changes, ...(await this.withoutDevice(convo)).map((did) => ({ convo, without: did })))
+    await this.core.store.write(changes)
+    await this.core.news.deliver()
   }
 
   /**

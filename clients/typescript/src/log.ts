@@ -3,7 +3,7 @@
 import { type Output } from "./api.js"
 import { hex, sha256 } from "./bytes.js"
 import { peopleIn } from "./binding.js"
-import { changeOf } from "./changes.js"
+import { changeOf, peopleOf, strandedBy } from "./changes.js"
 import type { Core } from "./core.js"
 import { isKnown } from "./devices.js"
 import { errorName, OutOfStepError, StuckError, UnknownConvoError } from "./errors.js"
@@ -82,6 +82,7 @@ export class Log {
       }
       if (page.messages.length > 0) await this.take(thread, page.messages)
       const read = (await this.thread(convo)) ?? thread
+      if (read.left && !thread.left) continue // it was removed: the service says whether its person was
       if (page.cursor === undefined && !read.stuck) return read
       if (page.messages.length === 0) throw new Error("an empty page with a cursor")
     }
@@ -215,7 +216,16 @@ export class Log {
     const added = peopleIn(after).filter((did) => !peopleIn(before).includes(did))
     if (added.length > 0) reading.thread = { ...thread, silent: [...(thread.silent ?? []), ...added] }
     news.add(changes, ...devices.map((device): News => ({ convo: thread.convoId, device })))
+    this.strand(reading, strandedBy(this.core.devices, before, after), peopleOf(after))
     return by === undefined ? {} : { change: await changeOf(before, after, by) }
+  }
+
+  // strand notes who has no device in the group any more, and has not left.
+  private strand(reading: Reading, stranded: readonly Did[], people: readonly Did[]): void {
+    const { thread, changes } = reading
+    const still = (thread.withoutDevice ?? []).filter((did) => !people.includes(did))
+    if (stranded.length > 0 || still.length < (thread.withoutDevice?.length ?? 0)) reading.thread = { ...thread, withoutDevice: [...still, ...stranded] }
+    this.core.news.add(changes, ...stranded.map((did): News => ({ convo: thread.convoId, without: did })))
   }
 
   // hear notes that a person who was added is in the group: it has written.

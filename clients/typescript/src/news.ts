@@ -23,7 +23,7 @@ export interface DeviceNews {
 /** One thing to hear. */
 export type News = { readonly convo: ConvoId | undefined } & (
   { readonly device: DeviceNews } | { readonly finding: Finding } | { readonly request: ConvoRequest } |
-  { readonly missing: readonly Did[] }
+  { readonly missing: readonly Did[] } | { readonly without: Did }
 )
 
 /** Keeps news until the app has heard them. */

@@ -48,6 +48,8 @@ export interface Thread {
   readonly uninvited?: readonly string[]
   /** Who was added while this device was in the group, and has written nothing since: MLS does not show yet whether they have joined. */
   readonly silent?: readonly string[]
+  /** Whose last device was taken out because its account does not list it. They have not left. */
+  readonly withoutDevice?: readonly Did[]
   /** Of the successor of a reset: who was in the group before, and may enter this one. */
   readonly expected?: readonly string[]
 }

@@ -3,7 +3,8 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Client } from "../src/client.js"
-import type { Clock } from "../src/clock.js"
+import { Api } from "../src/api.js"
+import { type Clock, systemClock } from "../src/clock.js"
 import { ContraryError } from "../src/binding.js"
 import { hex } from "../src/bytes.js"
 import { errorName, OwnDeviceError, SignedOutError, XrpcError } from "../src/errors.js"
@@ -305,4 +306,49 @@ test("a device whose record was deleted is removed by the others, without an app
   await alice.heard.until("onDevice", left(b))
   assert.equal(await leavesOf(alice.client, convo, b), 1)
   await alice.client.close()
+})
+
+test("a person without any device in a convo is named, until somebody adds the person again", long, async () => {
+  const [a, b] = await newAccounts(2)
+  assert.ok(a && b)
+  const [alice, bob] = [await open(a), await open(b)]
+  await bob.client.replenish()
+  const convo = await alice.client.createConvo([b])
+  await bob.client.join(convo)
+  await alice.client.sync(convo)
+  await Promise.all([alice, bob].map(({ client }) => client.close()))
+  const [key] = await accountsOf(b).keys(b)
+  await accountsOf(b).hide(b, key ?? assert.fail())
+
+  const hasty = hastyClock(50)
+  const later = await open(a, { clock: { ...hasty, now: () => hasty.now() + 25 * hour } }, alice.store)
+  later.client.listen()
+  assert.deepEqual(await later.heard.until("onWithoutDevice"), [convo, b])
+  assert.deepEqual(await later.client.withoutDevice(convo), [b])
+  const change = (await later.client.items(convo)).at(-1)?.change
+  assert.deepEqual([change?.by.did, change?.removed], [a, [b]])
+  const phone = await open(b)
+  await phone.client.replenish()
+  await later.client.add(convo, [b])
+  await later.client.sync(convo)
+  assert.deepEqual(await later.client.withoutDevice(convo), [])
+  await Promise.all([later, phone].map(({ client }) => client.close()))
+})
+
+test("after a reset, a member who had no KeyPackages is named", long, async () => {
+  const [a, b] = await newAccounts(2)
+  assert.ok(a && b)
+  const [alice, bob] = [await open(a), await open(b)]
+  await bob.client.replenish()
+  const convo = await alice.client.createConvo([b])
+  await bob.client.join(convo)
+  const api = new Api(transportOf(b), systemClock, new AbortController().signal)
+  await api.procedure(mls.withdrawKeyPackages.main, { deviceId: await bob.client.deviceId() })
+  const successor = await alice.client.reset(convo, "other")
+  assert.deepEqual(await alice.heard.until("onWithoutDevice"), [successor, b])
+  await bob.client.syncAll()
+  await bob.heard.until("onJoined", joined(successor))
+  await alice.client.sync(successor)
+  assert.deepEqual(await alice.client.withoutDevice(successor), [], "bob has entered by himself")
+  await Promise.all([alice, bob].map(({ client }) => client.close()))
 })

@@ -5,7 +5,7 @@ import type { ConvoId, Did } from "../../src/ids.js"
 import { MemoryStore, type Store } from "../../src/store.js"
 import { openPhone } from "./phone.js"
 
-const events = ["onItems", "onJoined", "onDevice", "onEvent", "onConnect", "onFailure", "onFinding", "onSignedOut"] as const
+const events = ["onItems", "onJoined", "onDevice", "onEvent", "onConnect", "onFailure", "onFinding", "onSignedOut", "onWithoutDevice"] as const
 
 /** Keeps the events of a device. */
 export class Heard {

@@ -52,7 +52,7 @@ const warns: Record<keyof ClientEvents | "onDevice" | Question, (...args: never[
   onRetry: () => false,
   onService: () => false,
   onSignal: () => false,
-  onClock: () => false, onSignedOut: () => true, onWelcome: () => false,
+  onClock: () => false, onSignedOut: () => true, onWithoutDevice: () => true, onWelcome: () => false,
 }
 
 /**
