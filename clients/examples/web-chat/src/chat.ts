@@ -81,7 +81,7 @@ export class Chat {
   }
 
   private async readLog(): Promise<void> {
-    this.log.push(...(await this.phone.client.items(this.convo, this.log.at(-1)?.seq)))
+    this.log.push(...(await this.phone.client.items(this.convo, { after: this.log.at(-1)?.seq ?? 0 })))
   }
 
   /** Up to which seq the other person has seen the log. */
