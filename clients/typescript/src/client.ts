@@ -38,7 +38,7 @@ import { type ConvoRequest, isStuck, type Item, lockOf, mustRead, names, rejoinQ
 import { Recovery } from "./recovery.js"
 import { type Accepted, Requests } from "./requests.js"
 import { Resets } from "./resets.js"
-import { type Changes, get, getAll, OwnedStore, type Store } from "./store.js"
+import { type Changes, endOf, get, getAll, getRange, OwnedStore, put, type Store } from "./store.js"
 import { type Elsewhere, type OtherServices, Services } from "./services.js"
 import { type PdsAgent, textOf, type Transport } from "./transport.js"
 import { type ClockError, ServerTime } from "./server-time.js"
@@ -182,6 +182,23 @@ export interface SendOptions extends Pick<SendContent, "embedType" | "embedUri">
   readonly changes?: Changes
 }
 
+/** Which entries of a log. Without anything: all. */
+export interface Page {
+  /** At most so many. */
+  readonly limit?: number
+  /** Only entries before this seq. */
+  readonly before?: number
+  /** Only entries after this seq. */
+  readonly after?: number
+}
+
+/** How much of a convo this device has. */
+export interface Counts {
+  readonly items: number
+  /** Messages of others that can be read, after what the person has read on this device. */
+  readonly unread: number
+}
+
 /** A message that is stored and will be sent. */
 export interface Sending {
   /** The message's own id, which its entry of the log has too. */
@@ -193,6 +210,9 @@ export interface Sending {
    */
   readonly sent: Promise<SentMessage>
 }
+
+/** So many entries are read at once to be counted. */
+const countAtOnce = 1000
 
 /** A device of a person. All its methods can be called at any time, and at the same time. */
 export class Client {
@@ -571,15 +591,28 @@ export class Client {
     return { id, sent: settled as unknown as Promise<SentMessage> }
   }
 
-  /** The entries of a convo's log that this device has read, after a seq. */
-  async items(convo: ConvoId, after = 0): Promise<Item[]> {
-    const items: Item[] = []
-    const from = names.item(convo, after)
-    for (const name of await this.core.store.list(names.items(convo))) {
-      const item = name > from ? await get<Item>(this.core.store, name) : undefined
-      if (item !== undefined) items.push(item)
+  /**
+   * The entries of a convo's log that this device has read, the oldest first: all, or a page. A page has the last
+   * entries, or with `after` the first.
+   */
+  async items(convo: ConvoId, { limit, before = Infinity, after }: Page = {}): Promise<Item[]> {
+    const from = (after ?? 0) + 1
+    if (before <= from || (limit !== undefined && limit < 1)) return []
+    return getRange<Item>(this.core.store, {
+      from: names.item(convo, from), to: before === Infinity ? endOf(names.items(convo)) : names.item(convo, before - 1),
+      ...(limit !== undefined && { limit, last: after === undefined }),
+    })
+  }
+
+  /** Counts the entries of a convo's log that this device has read, and the messages that the person has not: see {@link markRead}. */
+  async counts(convo: ConvoId): Promise<Counts> {
+    const { store, did } = this.core
+    const items = await store.count({ from: names.items(convo), to: endOf(names.items(convo)) })
+    let [unread, after] = [0, await this.readUpTo(convo)]
+    for (let page: Item[]; (page = await this.items(convo, { after, limit: countAtOnce })).length > 0; after = page.at(-1)!.seq) {
+      unread += page.filter(({ kind, state, sender }) => kind === "application" && state === "read" && sender !== did).length
     }
-    return items
+    return { items, unread }
   }
 
   /** What this device has read and the server has lost, until it comes back. */
@@ -632,9 +665,18 @@ export class Client {
     }
   }
 
-  /** Tells the server that this person has read a convo up to a seq. */
+  /** Stores that this person has read a convo up to a seq, and tells the server. */
   async markRead(convo: ConvoId, seq: number): Promise<void> {
+    await this.core.locks.run(names.readUpTo(convo), async () => {
+      const changes: Changes = new Map()
+      put(changes, names.readUpTo(convo), { seq })
+      if (seq > (await this.readUpTo(convo))) await this.core.store.write(changes)
+    })
     await this.moveCursor(convo, { seq })
+  }
+
+  private async readUpTo(convo: ConvoId): Promise<number> {
+    return (await get<{ seq: number }>(this.core.store, names.readUpTo(convo)))?.seq ?? 0
   }
 
   /** Tells the server that this device has got a convo's log up to a seq. */

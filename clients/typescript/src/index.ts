@@ -1,6 +1,6 @@
 // A client of mlsd. See README.md.
 
-export { Client, type ClientEvents, type ClientOptions, type Sending, type SendOptions } from "./client.js"
+export { Client, type ClientEvents, type ClientOptions, type Counts, type Page, type Sending, type SendOptions } from "./client.js"
 export {
   Attachments, FileChangedError, type FilePointer, openFile, type SealedFile, sealFile, type TransferOptions,
 } from "./attachments.js"
@@ -35,7 +35,7 @@ export {
 } from "./safety-number.js"
 export type { ClockError } from "./server-time.js"
 export { SessionTransport } from "./transport-session.js"
-export { type Changes, MemoryStore, type Store } from "./store.js"
+export { type Changes, MemoryStore, type NamedRecord, type Range, type Store } from "./store.js"
 export { IndexedDBStore, type OpenOptions } from "./store-indexeddb.js"
 export {
   type Added, Outbox, type OutboxEvents, type OutboxParts, type Plan, type RefusedWrite, type Sealed, type SealedWrite,

@@ -160,6 +160,7 @@ export const names = {
   founded: (groupId: string) => `founded/${groupId}`,
   items: (convo: string) => `item/${convo}/`,
   item: (convo: string, seq: number) => `item/${convo}/${String(seq).padStart(16, "0")}`,
+  readUpTo: (convo: string) => `read/${convo}`,
   loose: (convo: string) => `loose/${convo}/`,
   looseItem: (convo: string, digest: string) => `loose/${convo}/${digest}`,
   own: (digest: string) => `own/${digest}`,

@@ -2,9 +2,10 @@
 
 import { type FileHandle, open, readFile, realpath, rename, rm } from "node:fs/promises"
 import { basename, dirname, join, resolve } from "node:path"
-import { apply, type Changes, type Store } from "./store.js"
+import type { Changes, NamedRecord, Range, Store } from "./store.js"
 import { decodeRecords, encodeRecords, type Decoded } from "./journal.js"
 import { codeOf, lockFile } from "./store-lock.js"
+import { Records } from "./store-records.js"
 
 /** Others on the machine cannot read it: it holds private keys. */
 const fileMode = 0o600
@@ -21,7 +22,7 @@ const longestJournal = 4 << 20
  * `PATH.locks` names. All processes must see each other: those of one machine, and of one container.
  */
 export class FileStore implements Store {
-  private readonly records = new Map<string, Uint8Array>()
+  private readonly records = new Records()
   private last: Promise<void> = Promise.resolve() // of the writes, which run one after the other
   private failed: unknown
   private closed: Promise<void> | undefined
@@ -57,16 +58,24 @@ export class FileStore implements Store {
     await file.sync()
     await syncFolder(path)
     const store = new FileStore(path, file, found.length, unlock)
-    for (const changes of found.changes) apply(store.records, changes)
+    for (const changes of found.changes) store.records.apply(changes)
     return store
   }
 
   async read(name: string): Promise<Uint8Array | undefined> {
-    return this.records.get(name)
+    return this.records.read(name)
   }
 
   async list(prefix: string): Promise<string[]> {
-    return [...this.records.keys()].filter((name) => name.startsWith(prefix)).sort()
+    return this.records.list(prefix)
+  }
+
+  async range(range: Range): Promise<NamedRecord[]> {
+    return this.records.range(range)
+  }
+
+  async count(range: Pick<Range, "from" | "to">): Promise<number> {
+    return this.records.count(range)
   }
 
   write(changes: Changes): Promise<void> {
@@ -82,7 +91,7 @@ export class FileStore implements Store {
       await this.file.appendFile(bytes)
       await this.file.datasync()
       this.length += bytes.length
-      apply(this.records, changes)
+      this.records.apply(changes)
       if (this.length > longestJournal && this.length > 2 * this.live()) await this.compact()
     } catch (err) {
       this.failed = err
@@ -92,13 +101,13 @@ export class FileStore implements Store {
 
   private live(): number {
     let bytes = 0
-    for (const [name, content] of this.records) bytes += name.length + content.length
+    for (const [name, content] of this.records.all()) bytes += name.length + content.length
     return bytes
   }
 
   // compact writes the records into a new file, and puts it in the place of the journal.
   private async compact(): Promise<void> {
-    const bytes = encodeRecords(new Map(this.records))
+    const bytes = encodeRecords(new Map(this.records.all()))
     const file = await open(this.path + ".new", "w", fileMode)
     await file.writeFile(bytes)
     await file.sync()

@@ -1,7 +1,7 @@
 // A store in a browser's IndexedDB.
 
 import { StoreOpenError } from "./errors.js"
-import type { Changes, Store } from "./store.js"
+import type { Changes, NamedRecord, Range, Store } from "./store.js"
 
 const table = "records"
 
@@ -50,6 +50,33 @@ export class IndexedDBStore implements Store {
     return (await resultOf(this.reading().getAllKeys(range))).map(String)
   }
 
+  range({ from, to, limit, last = false }: Range): Promise<NamedRecord[]> {
+    const range = IDBKeyRange.bound(from, to)
+    if (last && limit !== undefined) return this.lastOf(range, limit)
+    const records = this.reading()
+    const [names, contents] = [records.getAllKeys(range, limit), records.getAll(range, limit) as IDBRequest<Uint8Array[]>]
+    return Promise.all([resultOf(names), resultOf(contents)]).then(([all, values]) => all.map((name, i) => [String(name), values[i]!] as const))
+  }
+
+  // lastOf goes backwards: only a cursor can.
+  private lastOf(range: IDBKeyRange, limit: number): Promise<NamedRecord[]> {
+    return new Promise((resolve, reject) => {
+      const found: NamedRecord[] = []
+      const request = this.reading().openCursor(range, "prev")
+      request.onerror = () => reject(reasonOf(request))
+      request.onsuccess = () => {
+        const cursor = request.result
+        if (cursor !== null) found.push([String(cursor.key), cursor.value as Uint8Array])
+        if (cursor === null || found.length === limit) resolve(found.reverse())
+        else cursor.continue()
+      }
+    })
+  }
+
+  count({ from, to }: Pick<Range, "from" | "to">): Promise<number> {
+    return resultOf(this.reading().count(IDBKeyRange.bound(from, to)))
+  }
+
   write(changes: Changes): Promise<void> {
     return new Promise((resolve, reject) => {
       const transaction = this.database.transaction(table, "readwrite", { durability: "strict" })
@@ -76,8 +103,12 @@ export class IndexedDBStore implements Store {
 function resultOf<T>(request: IDBRequest<T>): Promise<T> {
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result)
-    request.onerror = () => reject(request.error ?? new Error("IndexedDB gave no reason"))
+    request.onerror = () => reject(reasonOf(request))
   })
+}
+
+function reasonOf({ error }: IDBRequest): Error {
+  return error ?? new Error("IndexedDB gave no reason")
 }
 
 // lock takes a Web Lock, and returns what releases it.

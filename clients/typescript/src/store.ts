@@ -2,9 +2,22 @@
 
 import { StoreError, StoreOpenError } from "./errors.js"
 import { lexParse, lexStringify, type LexValue } from "./json.js"
+import { Records } from "./store-records.js"
 
 /** The records that one write changes, by name. `undefined` removes a record. */
 export type Changes = Map<string, Uint8Array | undefined>
+
+/** A record with its name. */
+export type NamedRecord = readonly [name: string, content: Uint8Array]
+
+/** Records whose names are between two, or are one of them. */
+export interface Range {
+  readonly from: string
+  readonly to: string
+  /** At most so many, from 1 on: the first ones, or the last ones if `last` is set. */
+  readonly limit?: number
+  readonly last?: boolean
+}
 
 /**
  * Storage of one device. A client writes the state of MLS and the writes that it is going to send
@@ -18,6 +31,10 @@ export interface Store {
   read(name: string): Promise<Uint8Array | undefined>
   /** Returns the names that begin with `prefix`, in the order of their UTF-16 code units. */
   list(prefix: string): Promise<string[]>
+  /** Returns the records of a range in the order of their names, all as they are at one moment. */
+  range(range: Range): Promise<NamedRecord[]>
+  /** Counts the records whose names are in a range. */
+  count(range: Pick<Range, "from" | "to">): Promise<number>
   /**
    * Changes all given records, or none, in the order of the calls. When it returns, the changes survive the end of the process.
    * After an error nobody knows whether they were made: the caller must open the store again.
@@ -60,6 +77,14 @@ export class OwnedStore implements Store {
     return this.store.list(prefix).catch(failed)
   }
 
+  range(range: Range): Promise<NamedRecord[]> {
+    return this.store.range(range).catch(failed)
+  }
+
+  count(range: Pick<Range, "from" | "to">): Promise<number> {
+    return this.store.count(range).catch(failed)
+  }
+
   async write(changes: Changes): Promise<void> {
     if (this.refusal !== undefined) throw new StoreError(this.refusal)
     const writing = this.store.write(changes)
@@ -92,29 +117,29 @@ function failed(err: unknown): never {
 
 /** A store that ends with the process, for tests. */
 export class MemoryStore implements Store {
-  private readonly records = new Map<string, Uint8Array>()
+  private readonly records = new Records()
 
   async read(name: string): Promise<Uint8Array | undefined> {
-    return this.records.get(name)
+    return this.records.read(name)
   }
 
   async list(prefix: string): Promise<string[]> {
-    return [...this.records.keys()].filter((name) => name.startsWith(prefix)).sort()
+    return this.records.list(prefix)
+  }
+
+  async range(range: Range): Promise<NamedRecord[]> {
+    return this.records.range(range)
+  }
+
+  async count(range: Pick<Range, "from" | "to">): Promise<number> {
+    return this.records.count(range)
   }
 
   async write(changes: Changes): Promise<void> {
-    apply(this.records, changes)
+    this.records.apply(changes)
   }
 
   async close(): Promise<void> {}
-}
-
-/** Applies changes to records in memory. */
-export function apply(records: Map<string, Uint8Array>, changes: Changes): void {
-  for (const [name, content] of changes) {
-    if (content === undefined) records.delete(name)
-    else records.set(name, content.slice())
-  }
 }
 
 const encoder = new TextEncoder()
@@ -132,13 +157,18 @@ export async function get<T extends object>(store: Store, name: string): Promise
 }
 
 /** Reads all records whose names begin with `prefix`, in the order of their names. */
-export async function getAll<T extends object>(store: Store, prefix: string): Promise<T[]> {
-  const all: T[] = []
-  for (const name of await store.list(prefix)) {
-    const value = await get<T>(store, name)
-    if (value !== undefined) all.push(value)
-  }
-  return all
+export function getAll<T extends object>(store: Store, prefix: string): Promise<T[]> {
+  return getRange<T>(store, { from: prefix, to: endOf(prefix) })
+}
+
+/** Reads the records of a range, in the order of their names. */
+export async function getRange<T extends object>(store: Store, range: Range): Promise<T[]> {
+  return (await store.range(range)).map(([, content]) => parse<T>(content))
+}
+
+/** A name behind all that begin with a prefix. */
+export function endOf(prefix: string): string {
+  return prefix + "\uffff"
 }
 
 function parse<T extends object>(content: Uint8Array): T {

@@ -9,14 +9,16 @@ import { join } from "node:path"
 import { after, test } from "node:test"
 import { fileURLToPath } from "node:url"
 import "fake-indexeddb/auto"
-import { Client } from "../src/client.js"
+import { Client, type Page } from "../src/client.js"
 import { openDevice } from "../src/device.js"
 import { NoAnswerError } from "../src/errors.js"
-import { asDid } from "../src/ids.js"
+import { asConvoId, asDid } from "../src/ids.js"
 import { TsMls } from "../src/mls-ts.js"
+import { names } from "../src/records.js"
 import { FileStore } from "../src/store-file.js"
 import { IndexedDBStore } from "../src/store-indexeddb.js"
-import { MemoryStore, OwnedStore, type Store } from "../src/store.js"
+import { type Changes, MemoryStore, OwnedStore, put, type Store } from "../src/store.js"
+import { measure, writeEntries } from "./support/entries.js"
 import { accountsOf } from "./support/everyone.js"
 
 const folder = await mkdtemp(join(tmpdir(), "mlsd-stores-"))
@@ -93,6 +95,70 @@ test("FileStore: the journal is written anew when most of it is old", async () =
   const again = await FileStore.open(file)
   assert.equal((await again.read("a"))?.[0], 11)
   await again.close()
+})
+
+for (const [name, open] of Object.entries({ ...kinds, MemoryStore: async () => new MemoryStore() })) {
+  test(`D12: ${name}: a range has its ends, its limit and its direction, whatever was written and removed`, async () => {
+    const store = await open()
+    await store.write(new Map((await store.list("")).map((old) => [old, undefined])))
+    const model = new Map<string, Uint8Array>()
+    const key = (n: number) => `r/${String(n).padStart(4, "0")}`
+    for (let step = 0; step < 40; step++) {
+      const changes: Changes = new Map()
+      for (let i = 0; i < (step % 4 === 0 ? 50 : 3); i++) {
+        const at = key((step * 131 + i * 37) % 300)
+        if ((step + i) % 3 === 0) changes.set(at, undefined)
+        else changes.set(at, bytes(step, i))
+      }
+      await store.write(changes)
+      for (const [at, content] of changes) if (content === undefined) model.delete(at); else model.set(at, content)
+      const [from, to, limit] = [key(step), key(200 + step), 1 + (step % 7)]
+      const all = [...model].filter(([at]) => at >= from && at <= to).sort(([a], [b]) => (a < b ? -1 : 1))
+      assert.deepEqual(await store.range({ from, to }), all)
+      assert.deepEqual(await store.range({ from, to, limit }), all.slice(0, limit))
+      assert.deepEqual(await store.range({ from, to, limit, last: true }), all.slice(-limit))
+      assert.equal(await store.count({ from, to }), all.length)
+      assert.deepEqual(await store.list("r/"), [...model.keys()].sort())
+    }
+    await store.write(new Map([...model.keys()].map((old) => [old, undefined])))
+    await store.close()
+  })
+}
+
+test("D12: pages of a convo, forwards and backwards, and its counts", async () => {
+  const store = new MemoryStore()
+  const [convo, other] = [asConvoId("0192f3a4-5b6c-7d8e-9f01-23456789abcd"), asConvoId("0192f3a4-5b6c-7d8e-9f01-23456789abce")]
+  const changes: Changes = new Map()
+  for (let seq = 1; seq <= 9; seq++) {
+    for (const one of [convo, other]) put(changes, names.item(one, seq), { seq, kind: seq === 4 ? "commit" : "application", state: "read", sender: seq === 5 ? alice : "did:plc:bob" })
+  }
+  await store.write(changes)
+  const client = await openDevice(aliceOn(store))
+  const seqs = async (page: Page) => (await client.items(convo, page)).map(({ seq }) => seq)
+  assert.deepEqual(await seqs({}), [1, 2, 3, 4, 5, 6, 7, 8, 9])
+  assert.deepEqual(await seqs({ limit: 3 }), [7, 8, 9])
+  assert.deepEqual(await seqs({ limit: 3, before: 7 }), [4, 5, 6])
+  assert.deepEqual(await seqs({ limit: 3, before: 2 }), [1])
+  assert.deepEqual(await seqs({ limit: 3, after: 0 }), [1, 2, 3])
+  assert.deepEqual(await seqs({ limit: 3, after: 7 }), [8, 9])
+  assert.deepEqual(await seqs({ after: 2, before: 5 }), [3, 4])
+  for (const none of [{ before: 1 }, { after: 9 }, { limit: 0 }, { after: 4, before: 5 }]) assert.deepEqual(await seqs(none), [])
+  assert.deepEqual(await client.counts(convo), { items: 9, unread: 7 })
+  const reading = [6, 3].map((seq) => client.markRead(convo, seq).catch(() => {})) // the service does not answer
+  await new Promise(setImmediate)
+  assert.deepEqual(await client.counts(convo), { items: 9, unread: 3 })
+  await client.close()
+  await Promise.all(reading)
+})
+
+test("D12: a page of 100,000 entries in a file", async () => {
+  const file = join(folder, "entries")
+  const first = await FileStore.open(file)
+  await writeEntries(first)
+  await first.close()
+  const store = await FileStore.open(file)
+  console.log(await measure("FileStore", store))
+  await store.close()
 })
 
 const isOpen = { name: "StoreOpenError", code: "StoreOpen" }
@@ -197,7 +263,8 @@ test(`D2: FileStore: of three starts after a kill one has the store, ${trials} t
   for (let trial = 0; trial < trials; trial++) {
     const ended = once(first, "exit")
     first.kill("SIGKILL")
-    const [answers, next] = await Promise.all([Promise.all(others.map(open)), start(), ended])
+    await ended // before that the system may not have ended it yet
+    const [answers, next] = await Promise.all([Promise.all(others.map(open)), start()])
     const owners = answers.filter((answer) => answer === "owner").length
     assert.ok(answers.every((answer) => ["owner", "StoreOpen"].includes(answer)), answers.join(", "))
     if (owners > 1) several++

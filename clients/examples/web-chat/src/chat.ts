@@ -84,7 +84,7 @@ export class Chat {
   private async readLog(): Promise<void> {
     const withheld = this.log.findIndex(({ state }) => state === "withheld")
     const read = withheld < 0 ? this.log : this.log.slice(0, withheld)
-    this.log = [...read, ...(await this.phone.client.items(this.convo, read.at(-1)?.seq))]
+    this.log = [...read, ...(await this.phone.client.items(this.convo, { after: read.at(-1)?.seq ?? 0 }))]
   }
 
   /** Up to which seq the other person has seen the log. */

@@ -1,6 +1,6 @@
 // A store whose process is killed at a chosen write.
 
-import type { Changes, Store } from "../../src/store.js"
+import type { Changes, NamedRecord, Range, Store } from "../../src/store.js"
 
 /** The process has been killed. */
 export class Killed extends Error {}
@@ -43,6 +43,16 @@ export class KillingStore implements Store {
   async list(prefix: string): Promise<string[]> {
     this.check()
     return this.store.list(prefix)
+  }
+
+  async range(range: Range): Promise<NamedRecord[]> {
+    this.check()
+    return this.store.range(range)
+  }
+
+  async count(range: Range): Promise<number> {
+    this.check()
+    return this.store.count(range)
   }
 
   async write(changes: Changes): Promise<void> {

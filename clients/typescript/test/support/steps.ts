@@ -15,6 +15,8 @@ export class Steps {
     return {
       read: (name) => store.read(name),
       list: (prefix) => store.list(prefix),
+      range: (range) => store.range(range),
+      count: (range) => store.count(range),
       close: () => store.close(),
       write: async (changes: Changes) => {
         this.step()
