@@ -188,6 +188,10 @@ export class Log {
       const sender = didOf(got.sender?.identity ?? "") || base.sender
       if (got.external) this.askForInvitation(reading, mls.describe(reading.state), sender)
       this.follow(reading, got.state)
+      if (got.external && got.sender !== undefined) { // nobody in the group has let it in, and its key may be stolen
+        this.core.devices.askAgain(got.sender, reading.changes)
+        reading.moved = true
+      }
       if (got.sender !== undefined) this.hear(reading, got.sender)
       if (kind === "proposal") this.hearLeaver(reading, got)
       const item = this.named(reading, { ...base, kind }, sender)
