@@ -143,6 +143,20 @@ export class Devices {
     }
   }
 
+  /**
+   * Forgets how fresh the answer about a device is: its account is asked before the next message. While the account
+   * is away, a listed device stays so.
+   */
+  askAgain(leaf: Leaf, changes: Changes): void {
+    const device = this.of(leaf)
+    if (device.state !== "listed" || same(device.key, this.parts.mls.signatureKey)) return
+    const name = nameOf(device.did, device.key)
+    const old: Device = { ...device, askedAt: 0 }
+    put(changes, names.knownDevice(device.did, hex(device.key)), old)
+    this.known.set(name, old)
+    this.triedAt.delete(name)
+  }
+
   /** Uses a device as if its account listed it. */
   async accept(leaf: Leaf): Promise<void> {
     await this.save({ ...this.of(leaf), state: "accepted" })

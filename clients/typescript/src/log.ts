@@ -190,6 +190,10 @@ export class Log {
       const sender = didOf(got.sender?.identity ?? "") || base.sender
       if (got.external) this.askForInvitation(reading, mls.describe(reading.state), sender)
       const change = await this.follow(reading, got.state, got.sender)
+      if (got.external && got.sender !== undefined) { // nobody in the group has let it in, and its key may be stolen
+        this.core.devices.askAgain(got.sender, reading.changes)
+        reading.moved = true
+      }
       if (got.sender !== undefined) this.hear(reading, got.sender)
       if (kind === "proposal") this.hearLeaver(reading, got)
       const item = this.named(reading, { ...base, kind, ...(kind === "commit" && change) }, sender)

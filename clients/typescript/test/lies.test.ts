@@ -9,6 +9,7 @@ import { hex } from "../src/bytes.js"
 import type { ConvoId } from "../src/ids.js"
 import { names } from "../src/records.js"
 import { needsServer } from "./support/dev.js"
+import { accountsOf } from "./support/everyone.js"
 import { Honest } from "./support/honest.js"
 import {
   staleGroupInfo, strangerEnters, T1, T10, T11, T12, T1foreign, T2, T3, T4, T5, T6, T6closed, T7, T8, T9, welcomeOfAnother, withheld,
@@ -323,6 +324,19 @@ lie("a stranger enters, whose account lists her device", async (liar) => {
   await alice.after(() => strangerEnters(liar, convo, alice, device), "commitEvent")
   await alice.says(convo, "for Bob")
   await close(bob, mallory)
+  return { victim: alice }
+})
+
+lie("Bob's stolen device enters again, which his account does not list any more", async (liar) => {
+  const { alice, bob, convo } = await pair(liar)
+  const stolen = await bob.record("test/device")
+  assert.ok(stolen)
+  await alice.says(convo, "for Bob, whose device Alice has looked up")
+  const device = await TsMls.import(stolen)
+  await bob.client.close()
+  await accountsOf(bob.did).unlist(device.signatureKey)
+  await alice.after(() => strangerEnters(liar, convo, alice, device), "commitEvent")
+  await alice.says(convo, "for Bob")
   return { victim: alice }
 })
 

@@ -118,12 +118,13 @@ test("a PDS allows the methods that the table has, and a chat app to list device
     await hers.signIn(sets[set])
     await hers.page.getByRole("button", { name: "Sign out" }).waitFor()
     await hers.context.route("**/probe.js", (route) => route.fulfill({ contentType: "text/javascript", body: bundle.outputFiles[0]?.text ?? "" }))
-    const [got, lists] = await hers.page.evaluate(async ({ settings, methods }) => {
+    const [got, lists, names] = await hers.page.evaluate(async ({ settings, methods }) => {
       const probe = (await import(`${location.origin}/probe.js`)) as typeof import("./probe.js")
-      return [await probe.allowed(settings, methods), await probe.listsDevices(settings)] as const
+      return [await probe.allowed(settings, methods), await probe.listsDevices(settings), await probe.namesService(settings)] as const
     }, { settings: world.settings, methods })
     allowed[set] = got
     assert.equal(lists, set !== "authRead", `${set} lists devices`)
+    assert.equal(names, set === "authFull", `${set} names the service`)
     await hers.close()
   }
   const rows = Object.keys(methods).map((nsid) => {

@@ -1,6 +1,6 @@
 // What a signed-in page may do: the test loads it into the page.
 
-import { XrpcError } from "mlsd-client"
+import { type PdsAgent, XrpcError } from "mlsd-client"
 import type { Settings } from "../server/oauth.js"
 import { SignIn } from "../src/sign-in.js"
 import { serviceAuth } from "../src/ways.js"
@@ -39,16 +39,30 @@ export async function listsDevices(settings: Settings): Promise<boolean> {
     $type: collection, signatureKey: { $bytes: "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8" },
     cipherSuite: "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", createdAt: new Date().toISOString(),
   }
-  const write = async (verb: string, body: object) => {
-    const init = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) }
-    return (await session.fetchHandler(`/xrpc/com.atproto.repo.${verb}`, init)).status
-  }
+  const write = (verb: string, body: object) => statusOf(session, verb, body)
   const profile = { ...at, collection: "app.bsky.actor.profile", rkey: "self", record: { $type: "app.bsky.actor.profile" } }
   if ((await write("putRecord", profile)) !== 403) throw new Error("the app may write other records")
   const statuses = [await write("createRecord", { ...at, record }), await write("putRecord", { ...at, record }), await write("deleteRecord", at)]
   if (statuses.every((status) => status === 200)) return true
   if (statuses.every((status) => status === 403)) return false
   throw new Error(`create, update, delete: ${statuses.join(", ")}`)
+}
+
+/** Reports whether the app may name the person's service. It may not take the name away again. */
+export async function namesService(settings: Settings): Promise<boolean> {
+  const session = await new SignIn(settings).session()
+  if (session === undefined) throw new Error("nobody has signed in")
+  const at = { repo: session.did, collection: "blue.catbird.mls.profile", rkey: "self" }
+  const record = { $type: at.collection, deliveryService: session.did, createdAt: new Date().toISOString() }
+  const status = await statusOf(session, "putRecord", { ...at, record })
+  if ((await statusOf(session, "deleteRecord", at)) !== 403) throw new Error("the app may delete the record")
+  if (status !== 200 && status !== 403) throw new Error(`update: ${status}`)
+  return status === 200
+}
+
+async function statusOf(session: PdsAgent, verb: string, body: object): Promise<number> {
+  const init = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) }
+  return (await session.fetchHandler(`/xrpc/com.atproto.repo.${verb}`, init)).status
 }
 
 async function isRefused(token: Promise<string>): Promise<boolean> {
