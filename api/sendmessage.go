@@ -70,7 +70,6 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	if err != nil {
 		return err
 	}
-	h.Committed()
 	c.replayed = sent.Replayed
 	return c.reply(&mlsapi.SendMessageOutput{
 		MessageID: sent.ID.String(), ReceivedAt: lexcodec.NewDatetime(sent.At), Seq: &sent.Seq, Epoch: &sent.Epoch,
@@ -96,8 +95,10 @@ func (h *handlers) propose(ctx context.Context, d messages.Draft) (sent messages
 	}
 	if err != nil {
 		d.Quota.Return()
+		return sent, err
 	}
-	return sent, err
+	h.Committed()
+	return sent, nil
 }
 
 // messageHeader reads the header of the ciphertext. The request's epoch must equal the header's

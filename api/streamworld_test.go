@@ -26,6 +26,7 @@ import (
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
+	"mlsd/messages"
 )
 
 // hub sends the events that its test gives it.
@@ -454,13 +455,13 @@ func (r *reader) ends() {
 func live(w *world) { w.live = true }
 
 // events returns the hub of the server, and a function that stops it.
-func (w *world) events() (*events.Hub, func()) {
+func (w *world) events() (*events.Hub, func(), messages.Option) {
 	metrics := api.NewStreamMetrics(prometheus.NewRegistry())
 	log := slog.New(slog.DiscardHandler)
 	hub := events.NewHub(events.HubConfig{DB: w.db, Presence: events.NewPresence(w.db, slog.New(slog.DiscardHandler)),
 		Log: log, Metrics: metrics})
 	if !w.live {
-		return hub, func() {}
+		return hub, func() {}, func(*messages.Log) {}
 	}
 	sequencer := events.NewSequencer(events.SequencerConfig{DB: w.db, Log: log, Metrics: metrics,
 		Retention: 24 * time.Hour, Moved: hub.Grown})
@@ -473,7 +474,7 @@ func (w *world) events() (*events.Hub, func()) {
 		cancel()
 		running.Wait()
 	})
-	return hub, sequencer.Wake
+	return hub, sequencer.Wake, messages.In(events.Stream{Hub: hub, Sequencer: sequencer})
 }
 
 // object decodes JSON without a type.

@@ -200,9 +200,8 @@ func (w *world) boot() *api.Server {
 	}
 	w.registry = prometheus.NewRegistry()
 	metrics := api.NewMetrics(w.registry)
-	var committed func()
-	w.hub, committed = w.events()
-	w.messages = messages.NewLog(w.db, 0, metrics, log, w.faults)
+	hub, committed, stream := w.events()
+	w.hub, w.messages = hub, messages.NewLog(w.db, 0, metrics, log, w.faults, stream)
 	if w.now == nil {
 		w.now = time.Now
 	}

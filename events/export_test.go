@@ -136,3 +136,17 @@ func (h *Hub) HoldTurn(did syntax.DID) (release func()) {
 	turn <- struct{}{}
 	return func() { <-turn }
 }
+
+// Know makes the hub believe that it has read the stream up to a place, until the returned function
+// is called.
+func (h *Hub) Know(place int64) (forget func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := h.head
+	h.head = place
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.head = before
+	}
+}

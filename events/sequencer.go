@@ -51,6 +51,9 @@ const checkViolation = "23514"
 // because it starts from a floor, and no row can still appear below the floor. A row gets its place
 // after its commit, so no event appears before a place that a reader has passed. Writes to one
 // convo wait for its row lock, so their outbox ids and their places are in the order of the writes.
+//
+// While the outbox is empty, a message that is alone in its transaction gets its place there
+// (place.sql). Whoever gives places holds the lock of the row of stream until its COMMIT.
 type Sequencer struct {
 	db      *pgxpool.Pool
 	log     *slog.Logger
@@ -181,7 +184,7 @@ func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 	}
 	moved, err = s.step(ctx)
 	if errors.Is(err, errWentBack) {
-		if err = s.adopt(ctx, false); err == nil && s.conn != nil {
+		if err = s.adopt(ctx); err == nil && s.conn != nil {
 			moved, err = s.step(ctx)
 		}
 	}
@@ -235,17 +238,17 @@ func (s *Sequencer) elect(ctx context.Context) error {
 	s.maintainDue = time.Time{}
 	s.setLeads(true)
 	s.log.InfoContext(ctx, "this node leads the sequencer")
-	return s.adopt(ctx, true)
+	return s.adopt(ctx)
 }
 
-// errWentBack says that the stream has a new generation, or does not end where the leader left it.
+// errWentBack says that the stream has a new generation, or ends before the leader's newest place.
 var errWentBack = errors.New("the stream has gone back, or has a new generation")
 
 // adopt records the generation of the session, and where the stream ends. The timeline of a
 // PostgreSQL does not change while it accepts writes, so a new leader asks only once. If the stream
-// has gone back since this node last saw it, adopt begins a generation. Before an election, other
-// leaders may have moved events. After an election, the stream must end where this leader left it.
-func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
+// has gone back since this node last saw it, adopt begins a generation. Then it allows the places
+// that place.sql gives, until this server ends: another one may have a stream that has gone back.
+func (s *Sequencer) adopt(ctx context.Context) error {
 	now, err := readStream(ctx, s.conn)
 	if err != nil {
 		return err
@@ -255,7 +258,7 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 		return err
 	}
 	newest := all.newest()
-	if newest.id == s.generation && (now.head < s.head || !elected && now.head != s.head) {
+	if newest.id == s.generation && now.head < s.head {
 		if err := beginGeneration(ctx, s.conn, newest.id, newest.by, causeWentBack, nil); err != nil {
 			return err
 		}
@@ -268,7 +271,10 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 		s.generation = id
 	}
 	s.head, s.floor = now.head, floor{at: now.floor}
-	return nil
+	_, err = s.conn.Exec(ctx, `
+		UPDATE stream SET adopted_start = pg_postmaster_start_time(), adopted_table = tableoid
+		WHERE (adopted_start, adopted_table) IS DISTINCT FROM (pg_postmaster_start_time(), tableoid)`)
+	return errs.Wrap(err, "adopt the stream")
 }
 
 // endStalledLeader ends the session of a leader that was idle for longer than leaderStall. A
@@ -314,16 +320,22 @@ func (s *Sequencer) self() *uuid.UUID {
 // event is moved twice, because the transaction deleted the rows from the outbox. All events of a
 // step get the same day, which never goes back.
 //
-// step returns errWentBack if the stream has another generation, or does not end where the last
-// step left it.
+// A message that was alone has its place from its own transaction (place.sql), so step first
+// locks the end of the stream. It moves nothing without that lock.
+//
+// step returns errWentBack if the stream has another generation, or ends before the place where it
+// ended when this node last read it.
 func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 	var waited time.Duration
 	var head, generation int64
-	err = s.conn.QueryRow(ctx, `
+	batch := &pgx.Batch{}
+	batch.Queue(`SELECT FROM stream WHERE EXISTS (SELECT FROM outbox WHERE id > $1) FOR NO KEY UPDATE`, s.floor.at)
+	batch.Queue(`
 		WITH moved AS (
 			DELETE FROM outbox WHERE id = ANY(ARRAY(
 				SELECT id FROM outbox
-				WHERE id > $6 AND $4 = (SELECT head FROM stream) AND $5 = (SELECT max(id) FROM generations)
+				WHERE id > $6 AND EXISTS (SELECT FROM stream WHERE head >= $4 AND xmax = pg_current_xact_id_if_assigned()::xid)
+					AND $5 = (SELECT max(id) FROM generations)
 				ORDER BY id LIMIT $1))
 			RETURNING *
 		), today AS (
@@ -348,18 +360,18 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 		)
 		SELECT coalesce(last - today.head, 0), coalesce(waited, '0'), today.head, today.generation
 		FROM summary LEFT JOIN advanced ON true, today`,
-		stepLimit, s.partitions.ahead, eventsChannel, s.head, s.generation, s.floor.at, s.self()).Scan(&n, &waited, &head,
-		&generation)
-	if err != nil {
+		stepLimit, s.partitions.ahead, eventsChannel, s.head, s.generation, s.floor.at, s.self()).QueryRow(
+		func(row pgx.Row) error { return row.Scan(&n, &waited, &head, &generation) })
+	if err := s.conn.SendBatch(ctx, batch).Close(); err != nil {
 		return 0, fmt.Errorf("move events: %w", err)
 	}
-	if head != s.head || generation != s.generation {
+	if head < s.head || generation != s.generation {
 		return 0, errWentBack
 	}
+	s.head = head + int64(n)
 	if n == 0 {
 		return 0, nil
 	}
-	s.head += int64(n)
 	s.floor.moved = true
 	if err := s.faults.Hit(ctx, failpoint.AfterCommit, NSIDSequencer); err != nil {
 		return 0, err

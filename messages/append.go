@@ -26,12 +26,12 @@ const maxAttempts = 4
 // result is ErrHeld after the lock timeout.
 func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	takeQuota(drafts)
-	results, err := l.transact(ctx, drafts, wait)
+	results, err := l.attempt(ctx, drafts, wait)
 	for attempt := 1; usedMeanwhile(err) || attempt < maxAttempts && worthAnotherTry(err); attempt++ {
 		// The pause is random, so that transactions that collided do not collide again. If ctx has
 		// ended, transact returns its error.
 		worker.Pause(ctx, rand.N(time.Duration(attempt)*5*time.Millisecond))
-		results, err = l.transact(ctx, drafts, wait)
+		results, err = l.attempt(ctx, drafts, wait)
 	}
 	var lost *lostError
 	switch {
@@ -131,6 +131,17 @@ func usedMeanwhile(err error) bool {
 	return errors.As(err, &refused) && refused.ConstraintName == usedTokensKey
 }
 
+// attempt writes drafts in one transaction: a message that is alone by its own statements, if they
+// append it.
+func (l *Log) attempt(ctx context.Context, drafts []Draft, wait bool) ([]Result, error) {
+	if !wait && l.canGoAlone(drafts) {
+		if r, appended, err := l.alone(ctx, &drafts[0]); appended || err != nil {
+			return []Result{r}, err
+		}
+	}
+	return l.transact(ctx, drafts, wait)
+}
+
 // transact judges and writes drafts in one transaction of two round trips. After a *lostError the
 // transaction may be committed, and the results are those that a commit would have given. After any
 // other error nothing was written.
@@ -146,6 +157,9 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) ([]Result
 	t.queueReads(reads, lock, t.convoIDs, t.senders)
 	err := pgpool.ReadThenWrite(ctx, l.batches, reads, pgpool.Writes{SQL: t.writeStatements(), Queue: t.queueWrites},
 		l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
+	if len(t.appended) > 0 && l.stream != nil {
+		l.stream.Wake()
+	}
 	if err == nil {
 		err = l.faults.Hit(ctx, failpoint.AfterCommit, nsid.SendMessage)
 	}

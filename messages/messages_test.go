@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/idem/idemtest"
 	"mlsd/internal/failpoint"
@@ -46,7 +47,8 @@ type uncounted = idemtest.Uncounted
 func newFixture(t testing.TB, window int64) *fixture {
 	t.Helper()
 	f := &fixture{db: pgtest.Database(t, pgtest.MaxConns(20)), faults: failpoint.New(), epoch: 5}
-	f.Log = messages.NewLog(f.db, window, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(2))
+	f.Log = messages.NewLog(f.db, window, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(2),
+		f.inStream())
 	for i := range f.convos {
 		f.convos[i] = uuid.Must(uuid.NewV7())
 		f.addConvo(t, f.convos[i])
@@ -58,6 +60,15 @@ func newFixture(t testing.TB, window int64) *fixture {
 		}
 	})
 	return f
+}
+
+// inStream lets messages that are alone be appended without judge.
+func (f *fixture) inStream() messages.Option {
+	log := slog.New(slog.DiscardHandler)
+	return messages.In(events.Stream{
+		Hub:       events.NewHub(events.HubConfig{DB: f.db, Log: log, Presence: events.NewPresence(f.db, log)}),
+		Sequencer: events.NewSequencer(events.SequencerConfig{DB: f.db, Log: log}),
+	})
 }
 
 // onReserved lets a log write batches over connections that wait for a lock as briefly as those of

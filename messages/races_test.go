@@ -23,7 +23,8 @@ import (
 func TestChangedBetweenSnapshotAndLock(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
+	f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+		f.inStream())
 	// Reading the roster waits for an advisory lock. The statement has its snapshot by then.
 	if _, err := f.db.Exec(t.Context(), `
 		CREATE FUNCTION pause() RETURNS boolean LANGUAGE plpgsql AS $$
@@ -82,7 +83,8 @@ func TestJoinedMeanwhile(t *testing.T) {
 func TestLeftWhileWaiting(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
-	f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1))
+	f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+		f.inStream())
 	token := f.mint(t)
 	stored := f.draft(f.convos[0], bob, "k", "x")
 	first := f.append(t, with(token(), stored))[0]

@@ -95,6 +95,7 @@ type Log struct {
 	faults  *failpoint.Set
 	tracer  *tracing.Tracer
 	onBatch func(drafts int)
+	stream  Stream // nil: none
 	lanes   lanes
 	sends   sends
 }
@@ -123,6 +124,11 @@ func OnBatch(f func(drafts int)) Option {
 // Traced makes t remember the messages that traced requests append.
 func Traced(t *tracing.Tracer) Option {
 	return func(l *Log) { l.tracer = t }
+}
+
+// In makes the log tell a stream of its messages. Otherwise somebody else must wake the sequencer.
+func In(s Stream) Option {
+	return func(l *Log) { l.stream = s }
 }
 
 // NewLog returns a log on db. epochWindow is how many epochs a message may be behind its convo; 0

@@ -25,19 +25,22 @@ import (
 )
 
 // mint returns a function that makes tokens. Each is the token of another request.
-func (f *fixture) mint(t *testing.T) func() *serviceauth.VerifiedToken {
+func (f *fixture) mint(t *testing.T) func() *serviceauth.VerifiedToken { return f.mintAt(t, time.Now) }
+
+// mintAt is mint with another clock.
+func (f *fixture) mintAt(t *testing.T, now func() time.Time) func() *serviceauth.VerifiedToken {
 	t.Helper()
 	const service, nsid = "did:web:mls.example.com", syntax.NSID(nsid.SendMessage)
 	sender := authtest.NewIdentity(t)
 	validator, err := serviceauth.New(serviceauth.Config{
 		Audiences: serviceauth.Audiences(service), Directory: authtest.NewDirectory(t, sender),
-		Replays: serviceauth.NewUsedTokens(f.db),
+		Replays: serviceauth.NewUsedTokens(f.db), Now: now,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func() *serviceauth.VerifiedToken {
-		token, err := validator.Validate(t.Context(), "", sender.Authorization(t, service, nsid.String(), time.Now()), nsid,
+		token, err := validator.Validate(t.Context(), "", sender.Authorization(t, service, nsid.String(), now()), nsid,
 			true, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -203,6 +206,7 @@ func TestTokenInFlight(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, 0)
 			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+				f.inStream(),
 				f.onReserved(t))
 			token := f.mint(t)
 			d := with(token(), f.draft(f.convos[0], alice, "k", "x"))
@@ -332,6 +336,7 @@ func TestTokenOfBusyConvo(t *testing.T) {
 				t.Parallel()
 				f := newFixture(t, 0)
 				f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+					f.inStream(),
 					f.onReserved(t))
 				token := f.mint(t)
 				paused, resume := f.pause(t, f.convos[1])

@@ -158,7 +158,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		Operation: cfg.Lifetimes[idem.NSIDInvitation], Now: cfg.Clock.Now})
 	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched),
 		messages.OnReserved(db.reserved),
-		messages.Traced(n.tracer))
+		messages.Traced(n.tracer), messages.In(events.Stream{Hub: n.hub, Sequencer: n.sequencer}))
 	n.cursors = convos.NewCursors(db.requests, n.faults, n.cursorMoved)
 	n.deliveries = welcome.New(db.requests, cfg.Welcomes, metrics.WelcomeConfirmed, log, n.faults)
 	reportKey, err := reportKey(cfg.ReportKey)

@@ -248,6 +248,11 @@ func TestSweep(t *testing.T) {
 	if diff := cmp.Diff([]int64{6002, 1006001}, ids()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	var locked int
+	err = r.db.QueryRow(t.Context(), `SELECT count(*) FROM requests WHERE xmax <> 0`).Scan(&locked)
+	if err != nil || locked > 0 {
+		t.Errorf("a sweep has locked %d rows that stay: %v", locked, err)
+	}
 	pgtest.Age(t, r.db, "requests", 24*time.Hour)
 	if got := ids(); got != nil {
 		t.Errorf("rows are left: %v", got)

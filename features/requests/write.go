@@ -86,9 +86,10 @@ const maxRows = 1_000_000
 // time, to within the interval of the writers.
 func (r *Recorder) Sweep() worker.Sweep {
 	return worker.Statement(r.cfg.DB, "requests", `
-		DELETE FROM requests
-		WHERE id IN (SELECT id FROM requests ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
-			AND (at < now() - $2::interval OR id <= (SELECT max(id) FROM requests) - $3)`, r.cfg.Keep, maxRows)
+		DELETE FROM requests WHERE id IN (
+			SELECT r.id FROM (SELECT id FROM requests ORDER BY id LIMIT $1) oldest JOIN requests r USING (id)
+			WHERE r.at < now() - $2::interval OR r.id <= (SELECT max(id) FROM requests) - $3
+			FOR UPDATE OF r SKIP LOCKED)`, r.cfg.Keep, maxRows)
 }
 
 // Erase deletes from a part of the table the requests of an account, and requests of others whose

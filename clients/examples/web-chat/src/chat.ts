@@ -80,8 +80,11 @@ export class Chat {
     await client.send(this.convo, encode({ type: "seen", upTo }), { changes })
   }
 
+  // readLog reads what is new. A message of a device that was not known yet has its text later: it is read again.
   private async readLog(): Promise<void> {
-    this.log.push(...(await this.phone.client.items(this.convo, this.log.at(-1)?.seq)))
+    const withheld = this.log.findIndex(({ state }) => state === "withheld")
+    const read = withheld < 0 ? this.log : this.log.slice(0, withheld)
+    this.log = [...read, ...(await this.phone.client.items(this.convo, read.at(-1)?.seq))]
   }
 
   /** Up to which seq the other person has seen the log. */

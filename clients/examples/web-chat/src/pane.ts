@@ -189,8 +189,10 @@ export class Pane {
     }
   }
 
-  // draw shows what the client has. A call that comes while it reads is answered by another reading.
+  // draw shows what the client has. A call that comes while it reads is answered by another reading, and one that
+  // comes before the client is open by the one of open.
   private draw(): void {
+    if (this.phone === undefined) return
     this.old = true
     this.drawing ??= this.drawWhileOld().catch((err: unknown) => this.fail(err))
   }
