@@ -76,7 +76,8 @@ func Answer(ctx context.Context, tx pgx.Tx, did, service syntax.DID, convo uuid.
 				AND bool_or(request AND created_at > now() - interval '1 day'), false),
 			coalesce(max(domain), ''), coalesce(max(inviter), ''),
 			EXISTS (SELECT FROM key_packages k JOIN locked USING (did, ref) WHERE k.claimed_by = locked.inviter)
-		FROM locked`, did, service, convo, string(answer)).Scan(&rows, &first, &by.domain, &by.inviter, &by.proven)
+		FROM locked`, did, service, convo, string(answer)).
+		Scan(&rows, &first, &by.domain, &by.inviter, &by.proven)
 	if err != nil {
 		return fmt.Errorf("answer an invitation: %w", err)
 	}
