@@ -39,7 +39,7 @@ func TestInvitationsToOneConvo(t *testing.T) {
 	other := *in // of the same Welcome
 	other.KeyPackageRef = alice.claim(bob)[0].String()
 	evil.post(mlsapi.NSIDDeliverInvitation, &other).ok()
-	if n := w.used(peer.String()); n != 1 {
+	if n := w.used("unproven:example.org"); n != 1 {
 		t.Errorf("one Welcome counts as %d", n)
 	}
 	taken := 1
@@ -50,38 +50,59 @@ func TestInvitationsToOneConvo(t *testing.T) {
 	if bound := 20; taken-1 != bound {
 		t.Errorf("%d invitations to one convo were taken in a day, want %d", taken-1, bound)
 	}
-	if n := w.used(peer.String()); n != 20 {
+	if n := w.used("unproven:example.org"); n != 20 {
 		t.Errorf("they count as %d", n)
 	}
 }
 
-// One person cannot change the budget of a service again and again, in either direction.
-func TestOnePersonChangesABudgetOnce(t *testing.T) {
+// N3, N10: one account cannot use up the budget of its service, declined requests are its own, and an
+// accepted one is given back and adds nothing.
+func TestOneAccountHasAPartOfTheBudget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	bob, evil := w.user(), w.peer()
-	last := bob.publish(mlstest.LastResort)
-	budget := func(nsid string, answer func(convo string) any) int {
+	mallory, alice, evil := w.user(), w.user(), w.peer()
+	const domain = "domain:example.org"
+	deliver := func(u, to *user) (*mlsapi.DeliverInvitationInput, answer) {
 		t.Helper()
-		for range 3 {
-			in := w.user().delivery(bob, last)
-			evil.post(mlsapi.NSIDDeliverInvitation, in).ok()
-			w.do(http.MethodPost, nsid, nil, encode(answer(in.ConvoID)), bob.authorization(nsid)).ok()
+		in := u.claims(to)
+		return in, evil.post(mlsapi.NSIDDeliverInvitation, in)
+	}
+	carol := w.user()
+	in, _ := deliver(alice, carol)
+	carol.post(mlsapi.NSIDAcceptInvitation, &mlsapi.AcceptInvitationInput{Service: peer, ConvoID: in.ConvoID}).ok()
+	carol.post(mlsapi.NSIDDeclineInvitation, &mlsapi.DeclineInvitationInput{Service: peer, ConvoID: in.ConvoID}).ok()
+	if n := w.used(domain); n != 0 {
+		t.Errorf("an accepted request counts as %d", n)
+	}
+	taken := 0
+	for ; taken < 20; taken++ {
+		bob := w.user()
+		in, a := deliver(mallory, bob)
+		if a.status != http.StatusOK {
+			break
 		}
-		return w.count(`SELECT per_day FROM invitation_budgets WHERE subject = $1`, peer)
+		if taken < 2 {
+			bob.post(mlsapi.NSIDDeclineInvitation, &mlsapi.DeclineInvitationInput{Service: peer, ConvoID: in.ConvoID}).ok()
+		}
 	}
-	n := budget(mlsapi.NSIDAcceptInvitation, func(convo string) any {
-		return &mlsapi.AcceptInvitationInput{Service: peer, ConvoID: convo}
-	})
-	if n != 102 {
-		t.Errorf("after three accepted invitations it is %d", n)
+	if n := w.used(domain); taken != 4 || n != 4 {
+		t.Errorf("%d requests of an account with two declined ones, which count as %d", taken, n)
 	}
-	n = budget(mlsapi.NSIDDeclineInvitation, func(convo string) any {
-		return &mlsapi.DeclineInvitationInput{Service: peer, ConvoID: convo}
-	})
-	if n != 97 {
-		t.Errorf("after three declined ones it is %d", n)
+	_, a := deliver(alice, w.user())
+	a.ok()
+}
+
+// N2: whatever a service says in Alice's name does not stop Alice, who has claimed a KeyPackage.
+func TestMadeUpInvitationsStopNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, defaultLimits)
+	alice, bob, evil := w.user(), w.user(), w.peer()
+	last := bob.publish(mlstest.LastResort)
+	for range 20 {
+		evil.post(mlsapi.NSIDDeliverInvitation, alice.delivery(bob, last)).ok()
 	}
+	evil.post(mlsapi.NSIDDeliverInvitation, alice.delivery(bob, last)).fails(http.StatusTooManyRequests, "QuotaExceeded")
+	evil.post(mlsapi.NSIDDeliverInvitation, alice.claims(bob)).ok()
 }
 
 // What nobody sees takes no place among a person's open invitations: the person could not answer it.
@@ -91,14 +112,14 @@ func TestBlockFreesOpenInvitations(t *testing.T) {
 	w := newWorld(t, func(w *world) { w.limits = quota.Limits{quota.OpenInvitations: 2, quota.OneInviter: 10} })
 	alice, bob, evil := w.user(), w.user(), w.peer()
 	mallory, mike, molly := w.user(), w.user(), w.user()
-	last := bob.publish(mlstest.LastResort)
-	invites := func(u *user) answer { return evil.post(mlsapi.NSIDDeliverInvitation, u.delivery(bob, last)) }
+	claimed := molly.claims(bob)
+	invites := func(u *user) answer { return evil.post(mlsapi.NSIDDeliverInvitation, u.claims(bob)) }
 	invites(mallory).ok()
 	invites(mike).ok()
 	invites(alice).fails(http.StatusTooManyRequests, "QuotaExceeded")
 	bob.blocks(mallory)
 	bob.blocks(molly)
-	invites(molly).ok() // nobody sees it
+	evil.post(mlsapi.NSIDDeliverInvitation, claimed).ok() // nobody sees it
 	c := mike.create(bob)
 	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, Block: ptr(true)}).ok()
 	if got := bob.invitations().Invitations; len(got) != 0 {
@@ -114,8 +135,7 @@ func TestDeliveriesAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.limits = quota.Limits{quota.OneInviter: 1} })
 	alice, bob, evil := w.user(), w.user(), w.peer()
-	last := bob.publish(mlstest.LastResort)
-	evil.post(mlsapi.NSIDDeliverInvitation, w.user().delivery(bob, last)).ok() // begins the budgets
+	evil.post(mlsapi.NSIDDeliverInvitation, w.user().claims(bob)).ok() // begins the budget of the domain
 	var inputs []*mlsapi.DeliverInvitationInput
 	for range 2 {
 		bob.publish()

@@ -59,26 +59,25 @@ func List(ctx context.Context, q pgpool.Queryer, did syntax.DID, before uuid.UUI
 }
 
 // Answer records a person's answer to the invitations to a convo of another service. The first
-// answer to a request changes the service's budget, unless the person has given the same answer to
-// another request of the domain. So one person changes a budget once in each direction. Errors:
-// ErrNoInvitation, errors of the database.
+// answer to a request of the last day changes the budgets that have counted it. Errors: ErrNoInvitation, errors of the database.
 func Answer(ctx context.Context, tx pgx.Tx, did, service syntax.DID, convo uuid.UUID, answer State) error {
 	var rows int64
 	var first bool
-	var domain string
+	var by cause
 	err := tx.QueryRow(ctx, `
 		WITH locked AS MATERIALIZED (
-			SELECT did, id, domain, state, request FROM received_invitations
+			SELECT did, id, ref, domain, inviter, state, request, created_at FROM received_invitations
 			WHERE did = $1 AND service = $2 AND convo_id = $3 AND NOT hidden ORDER BY id FOR UPDATE
 		), changed AS (
 			UPDATE received_invitations r SET state = $4, answered_at = clock_timestamp()
 			FROM locked WHERE (r.did, r.id) = (locked.did, locked.id) AND r.state <> $4
 		)
-		SELECT count(*), coalesce(bool_and(state = 'open') AND bool_or(request) AND NOT EXISTS (
-				SELECT FROM received_invitations r JOIN (SELECT DISTINCT domain FROM locked) of USING (domain)
-				WHERE r.did = $1 AND r.state = $4 AND (r.service, r.convo_id) <> ($2, $3) AND r.request
-			), false), coalesce(max(domain), '')
-		FROM locked`, did, service, convo, string(answer)).Scan(&rows, &first, &domain)
+		SELECT count(*), coalesce(bool_and(state = 'open')
+				AND bool_or(request AND created_at > now() - interval '1 day'), false),
+			coalesce(max(domain), ''), coalesce(max(inviter), ''),
+			EXISTS (SELECT FROM key_packages k JOIN locked USING (did, ref) WHERE k.claimed_by = locked.inviter)
+		FROM locked`, did, service, convo, string(answer)).
+		Scan(&rows, &first, &by.domain, &by.inviter, &by.proven)
 	if err != nil {
 		return fmt.Errorf("answer an invitation: %w", err)
 	}
@@ -88,7 +87,7 @@ func Answer(ctx context.Context, tx pgx.Tx, did, service syntax.DID, convo uuid.
 	if !first {
 		return nil
 	}
-	return answered(ctx, tx, service, domain, answer == Accepted)
+	return by.answered(ctx, tx, answer == Accepted)
 }
 
 // Refuse hides the invitations by inviter that did has not accepted, because did blocks inviter.

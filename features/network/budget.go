@@ -3,7 +3,6 @@ package network
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -12,16 +11,15 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Daily budgets of invitations that a service delivers to people who do not know the inviter.
-// Anybody can run a service, and a domain can have any number of services.
+// Daily budgets of invitations that the services of a registered domain deliver to people who do not
+// know the inviter. Who causes an invitation pays for it. An inviter who has claimed the KeyPackage
+// here is proven, and has a part of its own. For all other invitations the service alone stands.
+// Nobody's budget grows: an accepted invitation is given back.
 const (
-	firstBudget       = 100 // for a service
-	firstDomainBudget = 200 // for all services of a registered domain
-	minBudget         = 10
-	maxBudget         = 100_000
-
-	acceptedAdds  = 2
-	declinedTakes = 5
+	provenPerDay   = 80
+	unprovenPerDay = 20
+	inviterPerDay  = 10 // of the 80
+	declinedTakes  = 3
 )
 
 const day = 24 * time.Hour
@@ -51,23 +49,30 @@ func (b budget) spend() (used float64, wait time.Duration) {
 	return used, 0
 }
 
-// subjects returns the subjects whose budgets count an invitation of a service, in the order in
-// which they are locked.
-func subjects(service syntax.DID, domain string) []string {
-	s := []string{service.String(), "domain:" + domain}
-	slices.Sort(s)
-	return s
+// cause is who causes an invitation.
+type cause struct {
+	domain  string // of the service
+	inviter syntax.DID
+	proven  bool
 }
 
-// spend counts an invitation for its service and its domain. Errors: *BudgetError, errors of the
-// database.
-func spend(ctx context.Context, tx pgx.Tx, p Peer) error {
-	all := subjects(p.DID, p.Domain)
+// budgets returns the budgets that count an invitation, in the order in which they are locked. The
+// last one belongs to the narrowest cause.
+func (c cause) budgets() (subjects []string, perDay []int64) {
+	if !c.proven {
+		return []string{"unproven:" + c.domain}, []int64{unprovenPerDay}
+	}
+	return []string{"domain:" + c.domain, "inviter:" + c.inviter.String()}, []int64{provenPerDay, inviterPerDay}
+}
+
+// spend counts an invitation. Errors: *BudgetError, errors of the database.
+func (c cause) spend(ctx context.Context, tx pgx.Tx) error {
+	all, perDay := c.budgets()
 	_, err := tx.Exec(ctx, `
 		INSERT INTO invitation_budgets (subject, per_day, used, counted_at)
-		SELECT subject, CASE WHEN starts_with(subject, 'domain:') THEN $3::bigint ELSE $2::bigint END, 0, clock_timestamp()
-		FROM unnest($1::text[]) AS subject ORDER BY subject
-		ON CONFLICT DO NOTHING`, all, firstBudget, firstDomainBudget)
+		SELECT subject, per_day, 0, clock_timestamp() FROM unnest($1::text[], $2::bigint[]) AS s (subject, per_day)
+		ORDER BY subject
+		ON CONFLICT (subject) DO UPDATE SET per_day = EXCLUDED.per_day`, all, perDay)
 	if err != nil {
 		return fmt.Errorf("begin a budget: %w", err)
 	}
@@ -100,18 +105,19 @@ func spend(ctx context.Context, tx pgx.Tx, p Peer) error {
 	return errs.Wrap(err, "count an invitation")
 }
 
-// answered changes the budgets of a service and its domain after a person's first answer to an
-// invitation.
-func answered(ctx context.Context, tx pgx.Tx, service syntax.DID, domain string, accepted bool) error {
-	change := -declinedTakes
-	if accepted {
-		change = acceptedAdds
+// answered changes the budgets after a person's first answer to an invitation of the last day. An
+// accepted invitation is given back. A declined one takes more, of the narrowest cause alone.
+func (c cause) answered(ctx context.Context, tx pgx.Tx, accepted bool) error {
+	subjects, _ := c.budgets()
+	change := -1
+	if !accepted {
+		subjects, change = subjects[len(subjects)-1:], declinedTakes
 	}
 	_, err := tx.Exec(ctx, `
 		WITH locked AS MATERIALIZED (
 			SELECT subject FROM invitation_budgets WHERE subject = ANY($1) ORDER BY subject FOR UPDATE
 		)
-		UPDATE invitation_budgets b SET per_day = greatest($2, least($3, per_day + $4))
-		FROM locked WHERE b.subject = locked.subject`, subjects(service, domain), minBudget, maxBudget, change)
+		UPDATE invitation_budgets b SET used = greatest(0, used + $2::int) FROM locked WHERE b.subject = locked.subject`,
+		subjects, change)
 	return errs.Wrap(err, "change a budget")
 }

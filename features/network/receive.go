@@ -124,10 +124,18 @@ func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitation
 		if before.Invited { // the convo is counted already
 			before.Open, before.OfInviter = 0, 0
 		}
+		// A person who has claimed the KeyPackage is never refused because of others. For whom nobody
+		// has claimed, the service stands.
+		by := cause{r.From.Domain, r.Inviter, !key.LastResort}
+		if by.proven {
+			before.OfDomain = 0
+		} else {
+			before.Open, before.OfInviter = 0, 0
+		}
 		if err := bounds.Check(before.Open, before.OfInviter, before.OfDomain); err != nil {
 			return err
 		}
-		if err := spend(ctx, tx, r.From); err != nil {
+		if err := by.spend(ctx, tx); err != nil {
 			return err
 		}
 	}
@@ -184,9 +192,9 @@ type before struct {
 	Invited   bool  // the person was invited into the convo
 	Welcomed  bool  // the person was invited by the same Welcome, for another device
 	Known     bool  // the person has accepted an invitation of the inviter
-	Open      int64 // convos of requests that the person sees and has not answered
-	OfInviter int64 // convos of the inviter's requests that are open, or of the last day and not accepted
-	OfDomain  int64 // Welcomes of requests of the last day, from the service's domain, that are not accepted
+	Open      int64 // proven: convos of requests of the domain that the person sees and has not answered
+	OfInviter int64 // proven: convos of the inviter's requests that are open, or of the last day and not accepted
+	OfDomain  int64 // unproven: Welcomes of the domain's requests of the last day that are not accepted
 }
 
 // newestReceived is how many of a person's newest invitations are read.
@@ -196,8 +204,10 @@ func (r Received) before(ctx context.Context, tx pgx.Tx) (b before, err error) {
 	rows, err := tx.Query(ctx, `
 		WITH newest AS MATERIALIZED (
 			SELECT service, convo_id, epoch, inviter, domain, request, hidden, state, ended,
-				created_at > now() - interval '1 day' AS today
-			FROM received_invitations WHERE did = $1 ORDER BY id DESC LIMIT $7
+				created_at > now() - interval '1 day' AS today, EXISTS (
+					SELECT FROM key_packages k WHERE (k.did, k.ref) = (r.did, r.ref) AND k.claimed_by = r.inviter
+				) AS proven
+			FROM received_invitations r WHERE did = $1 ORDER BY id DESC LIMIT $7
 		)
 		SELECT
 			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id, ref, epoch) = ($1, $2, $3, $4, $8)),
@@ -205,10 +215,12 @@ func (r Received) before(ctx context.Context, tx pgx.Tx) (b before, err error) {
 			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id) = ($1, $2, $3)),
 			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id, epoch) = ($1, $2, $3, $8)),
 			EXISTS (SELECT FROM received_invitations WHERE (inviter, did) = ($5, $1) AND state = 'accepted'),
-			count(DISTINCT (service, convo_id)) FILTER (WHERE state = 'open' AND ended IS NULL AND NOT hidden),
 			count(DISTINCT (service, convo_id))
-				FILTER (WHERE inviter = $5 AND (state = 'open' AND ended IS NULL OR today AND state <> 'accepted')),
-			count(DISTINCT (service, convo_id, epoch)) FILTER (WHERE domain = $6 AND today AND state <> 'accepted')
+				FILTER (WHERE proven AND domain = $6 AND state = 'open' AND ended IS NULL AND NOT hidden),
+			count(DISTINCT (service, convo_id)) FILTER (WHERE proven AND inviter = $5
+				AND (state = 'open' AND ended IS NULL OR today AND state <> 'accepted')),
+			count(DISTINCT (service, convo_id, epoch))
+				FILTER (WHERE NOT proven AND domain = $6 AND today AND state <> 'accepted')
 		FROM newest WHERE request`,
 		r.To.DID, r.From.DID, r.ConvoID, []byte(r.To.Ref), r.Inviter, r.From.Domain, newestReceived, r.Epoch)
 	if err == nil {
