@@ -14,6 +14,10 @@ public enum MessengerEvent: Sendable, Hashable {
     /// The device cannot join, nor come back by itself: a member has to add the account again.
     case needsInvitation(convoId: String)
     case membership(StreamConvoEvents.MembershipEvent)
+    /// A member has become an admin, or is one no longer, as the service reports: see `admins`.
+    case role(StreamConvoEvents.RoleEvent)
+    /// The name or the description of the convo has changed.
+    case renamed(convoId: String)
     /// The convo was reset, and goes on under another id: the device is in its successor. Messages that waited go
     /// there. The old convo can be read.
     case moved(convoId: String, successor: String)
