@@ -120,7 +120,7 @@ var convoClose = Method{
 // convoPromote helps when no admin of a convo can act any more.
 var convoPromote = Method{
 	Noun: "convo", Verb: "promote", Usage: "make a member an admin of its convo",
-	Params: []Param{convoParam, didParam}, Write: true, Command: true,
+	Params: []Param{convoParam, didParam}, Write: true,
 	run: func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 		return Promoted{c.convo(), c.did()}, convos.Promote(ctx, tx, c.convo(), c.did())
 	},
