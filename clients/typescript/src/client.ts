@@ -773,6 +773,43 @@ export class Client {
     await this.core.services.forget(convo)
   }
 
+  // Roles
+
+  /** The admins of a convo, as its service reports. They remove people, and name the convo. */
+  async admins(convo: ConvoId): Promise<Did[]> {
+    const { convo: view } = await this.core.api.query(mls.getConvo.main, { convoId: convo })
+    return view.members.filter(({ isAdmin }) => isAdmin === true).map(({ did }) => asDid(did))
+  }
+
+  /**
+   * Makes a member an admin. Only admins may.
+   *
+   * @throws XrpcError `NotPermitted`, if this person is no admin
+   */
+  async promoteAdmin(convo: ConvoId, did: Did): Promise<void> {
+    const input = withIdempotencyKey({ convoId: convo, did }, this.core.clock)
+    await this.core.api.procedure(mls.promoteAdmin.main, input)
+  }
+
+  /**
+   * Makes an admin a member again. An admin may do it to itself.
+   *
+   * @throws XrpcError `NotPermitted`, if this person is no admin, or `did` is the last one
+   */
+  async demoteAdmin(convo: ConvoId, did: Did): Promise<void> {
+    const input = withIdempotencyKey({ convoId: convo, did }, this.core.clock)
+    await this.core.api.procedure(mls.demoteAdmin.main, input)
+  }
+
+  /**
+   * Changes the name or the description, which the service can read. What is absent stays, and an empty text
+   * removes it. Only admins may.
+   */
+  async updateConvo(convo: ConvoId, metadata: { readonly name?: string; readonly description?: string }): Promise<void> {
+    const input = withIdempotencyKey({ convoId: convo, metadata }, this.core.clock)
+    await this.core.api.procedure(mls.updateConvo.main, input)
+  }
+
   /**
    * Says whether the Welcomes that this person has sent have arrived, as the service reports: one for each device that it has
    * added, the oldest first. `consumed` means that the device has joined.
