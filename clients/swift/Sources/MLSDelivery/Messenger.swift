@@ -381,7 +381,35 @@ public actor Messenger {
         return try await commit(Plan(add: members, claim(members, convo: convo)), convo)
     }
 
-    /// Removes accounts: a right of the convo's creator, and everybody's once they have left.
+    /// The admins of a convo, as its service reports. They remove people, and name the convo.
+    public func admins(_ convo: String) async throws -> [DID] {
+        try await ask(GetConvo.self, .init(convoId: convo)).convo.members.filter { $0.isAdmin == true }.map(\.did)
+    }
+
+    /// Makes a member an admin. Only admins may.
+    @discardableResult
+    public func promoteAdmin(_ convo: String, _ member: DID) async throws -> Write {
+        try await checkID(convo)
+        return try await outbox.add(Draft(PromoteAdmin.self, .init(convoId: convo, did: member), lane: convo))
+    }
+
+    /// Makes an admin a member again. An admin may do it to itself, unless it is the last one.
+    @discardableResult
+    public func demoteAdmin(_ convo: String, _ member: DID) async throws -> Write {
+        try await checkID(convo)
+        return try await outbox.add(Draft(DemoteAdmin.self, .init(convoId: convo, did: member), lane: convo))
+    }
+
+    /// Changes the name or the description, which the service can read. What is nil stays, and an empty text
+    /// removes it. Only admins may.
+    @discardableResult
+    public func updateConvo(_ convo: String, name: String? = nil, description: String? = nil) async throws -> Write {
+        try await checkID(convo)
+        let metadata = Defs.ConvoMetadata(description: description, name: name)
+        return try await outbox.add(Draft(UpdateConvo.self, .init(convoId: convo, metadata: metadata), lane: convo))
+    }
+
+    /// Removes accounts: a right of the convo's admins, and everybody's once they have left.
     @discardableResult
     public func remove(_ member: DID, from convo: String) async throws -> Write? {
         try LeaveConvo.Input(convoId: convo, targetDid: member).check()
