@@ -74,6 +74,16 @@ func message(e *events.Event, request bool) lexcodec.Message {
 			Epoch: d.Epoch, Seq: e.Seq,
 			CommitNeeded: present(d.CommitNeeded), CreatedAt: at, Request: present(request),
 		}
+	case outbox.Role:
+		return &mlsapi.RoleEvent{
+			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), DID: e.DID, IsAdmin: d.Change == outbox.Promoted,
+			By: present(d.By), Seq: e.Seq, CreatedAt: at, Request: present(request),
+		}
+	case outbox.Metadata:
+		return &mlsapi.MetadataEvent{
+			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), By: d.By, Seq: e.Seq, CreatedAt: at,
+			Request: present(request),
+		}
 	case outbox.Welcome:
 		return &mlsapi.WelcomeEvent{
 			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), DeviceID: d.DeviceID,
@@ -166,6 +176,15 @@ func serverSentEvent(e *events.Event, request bool) lexcodec.ServerSentEvent {
 		return &mlsapi.StreamConvoEventsMembershipEvent{
 			Cursor: cursor, ConvoID: m.ConvoID, DID: m.DID, Change: m.Change, By: m.By, Epoch: m.Epoch, Seq: m.Seq,
 			CommitNeeded: m.CommitNeeded, CreatedAt: m.CreatedAt, Request: m.Request,
+		}
+	case *mlsapi.RoleEvent:
+		return &mlsapi.StreamConvoEventsRoleEvent{
+			Cursor: cursor, ConvoID: m.ConvoID, DID: m.DID, IsAdmin: m.IsAdmin, By: m.By, Seq: m.Seq, CreatedAt: m.CreatedAt,
+			Request: m.Request,
+		}
+	case *mlsapi.MetadataEvent:
+		return &mlsapi.StreamConvoEventsMetadataEvent{
+			Cursor: cursor, ConvoID: m.ConvoID, By: m.By, Seq: m.Seq, CreatedAt: m.CreatedAt, Request: m.Request,
 		}
 	case *mlsapi.WelcomeEvent:
 		return &mlsapi.StreamConvoEventsWelcomeEvent{

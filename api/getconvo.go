@@ -42,12 +42,13 @@ func showConvo(v *mlsapi.ConvoView, c *convos.Convo) {
 		CommitLevel:   new(string(c.CommitLevel)),
 		LastSeq:       &c.LastSeq,
 		Unread:        &c.Unread,
+		IsAdmin:       present(c.Admin),
 		LastMessageAt: datetime(c.LastMessageAt), ClosedAt: datetime(c.ClosedAt),
 		SuccessorGroupID: present(hex.EncodeToString(c.Successor)), SuccessorConvoID: shownID(c.SuccessorID.UUID),
 		PredecessorConvoID: shownID(c.PredecessorID.UUID),
 	}
 	for i, m := range c.Members {
-		v.Members[i] = mlsapi.MemberView{DID: m.DID, JoinedAt: lexcodec.NewDatetime(m.JoinedAt)}
+		v.Members[i] = mlsapi.MemberView{DID: m.DID, JoinedAt: lexcodec.NewDatetime(m.JoinedAt), IsAdmin: present(m.Admin)}
 	}
 	if c.Request {
 		v.Request, v.InvitedBy = &c.Request, c.InvitedBy

@@ -186,6 +186,7 @@ var methods = map[string]policy{
 	nsid.CreateSession:     {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
 	nsid.DeclineInvitation: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.DeleteAttachment:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer},
+	nsid.DemoteAdmin:       {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.DeliverErasure:    {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, expensive: true, token: usedByDispatch, noSession: true, services: true},
 	nsid.DeliverInvitation: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, noSession: true, services: true},
 	nsid.DeleteSession:     {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
@@ -226,6 +227,7 @@ var methods = map[string]policy{
 	nsid.GetWelcomeStatus:      {answerMemory: answerCounts},
 	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, minLife: minAnswer},
 	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, minLife: minAnswer},
+	nsid.PromoteAdmin:          {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.PublishGroupInfo:      {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch},
 	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer,
 		violations: []violation{
@@ -257,6 +259,7 @@ var methods = map[string]policy{
 	// If a signal is dropped at once, its token is not used up, because that would write a row.
 	nsid.SendSignal: {maxBody: bodySignal, answerMemory: answerSmall, token: usedByHandler,
 		violations: []violation{{"payload", lexcodec.RuleMaxLength, mlsapi.ErrMessageTooLarge}}},
+	nsid.UpdateConvo:          {maxBody: bodySmall, answerMemory: answerRoster, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.SetCursorPolicy:      {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.SetInvitationPolicy:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.StreamConvoEvents:    {cost: costStream},

@@ -178,6 +178,30 @@ var keyed = []write{
 			in:      &mlsapi.AcceptConvoInput{ConvoID: c.id, IdempotencyKey: key},
 			effects: `SELECT count(*) - 1 FROM members WHERE convo_id = $1 AND requested_at IS NULL`, args: []any{c.id}}
 	}},
+	{"promoteAdmin", day, replay, func(w *world, key *string) request {
+		alice, bob := w.user(), w.user()
+		c := alice.create(bob)
+		return request{by: alice, nsid: mlsapi.NSIDPromoteAdmin,
+			in:      &mlsapi.PromoteAdminInput{ConvoID: c.id, DID: bob.did(), IdempotencyKey: key},
+			effects: `SELECT count(*) - 1 FROM members WHERE convo_id = $1 AND role <> 'member'`, args: []any{c.id}}
+	}},
+	{"demoteAdmin", day, replay, func(w *world, key *string) request {
+		alice, bob := w.user(), w.user()
+		c := alice.create(bob)
+		alice.post(mlsapi.NSIDPromoteAdmin, &mlsapi.PromoteAdminInput{ConvoID: c.id, DID: bob.did()}).ok()
+		return request{by: alice, nsid: mlsapi.NSIDDemoteAdmin,
+			in:      &mlsapi.DemoteAdminInput{ConvoID: c.id, DID: bob.did(), IdempotencyKey: key},
+			effects: `SELECT 2 - count(*) FROM members WHERE convo_id = $1 AND role <> 'member'`, args: []any{c.id}}
+	}},
+	{"updateConvo", day, replay, func(w *world, key *string) request {
+		alice := w.user()
+		c := alice.create(w.user())
+		return request{by: alice, nsid: mlsapi.NSIDUpdateConvo,
+			in: &mlsapi.UpdateConvoInput{
+				ConvoID: c.id, Metadata: mlsapi.ConvoMetadata{Name: ptr("Family")}, IdempotencyKey: key,
+			},
+			effects: `SELECT count(*) FROM convos WHERE id = $1 AND name = 'Family'`, args: []any{c.id}}
+	}},
 	{"leaveConvo with a block", week, replay, func(w *world, key *string) request {
 		bob := w.user()
 		c := w.user().create(bob)

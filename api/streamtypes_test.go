@@ -142,13 +142,13 @@ func TestEventsByTheLexicon(t *testing.T) {
 	pretendedEvents(h.next(t))
 	stream = carol.stream(query("cursor", "1"))
 	pretendedEvents(h.next(t))
-	for range 9 {
+	for range 11 {
 		frames.frame(socket.read())
 		lines.serverSent(stream.event())
 	}
 	want := []string{"#arrivalEvent", "#commitEvent", "#cursorEvent", "#disputeEvent", "#infoEvent", "#invitationEvent",
-		"#keyPackagesEvent", "#membershipEvent", "#messageEvent", "#resetEvent", "#typingEvent",
-		"#welcomeEvent"} // and #reactionEvent, which is never sent
+		"#keyPackagesEvent", "#membershipEvent", "#messageEvent", "#metadataEvent", "#resetEvent",
+		"#roleEvent", "#typingEvent", "#welcomeEvent"} // and #reactionEvent, which is never sent
 	for _, d := range []*eventDecoder{frames, lines} {
 		if got := slices.Sorted(maps.Keys(d.seen)); !slices.Equal(got, want) {
 			t.Errorf("%s has sent %v, want %v", d.nsid, got, want)
@@ -172,6 +172,10 @@ func pretendedEvents(s *subscription) {
 	s.events <- &events.Event{StreamSeq: 12, Kind: outbox.Invitation, DID: "did:plc:alice", At: streamAt,
 		Detail: outbox.Detail{Change: "ended", Service: "did:web:mls.example.net", ConvoID: uuid.Max.String(),
 			By: "did:plc:bob", DeviceID: "phone", KeyPackageRef: "00", Epoch: 1, Request: true}}
+	s.events <- &events.Event{StreamSeq: 13, Kind: outbox.Role, ConvoID: uuid.Max, Seq: 5, DID: "did:plc:alice",
+		At: streamAt, Detail: outbox.Detail{Change: outbox.Promoted, By: "did:plc:bob"}}
+	s.events <- &events.Event{StreamSeq: 14, Kind: outbox.Metadata, ConvoID: uuid.Max, Seq: 5, At: streamAt,
+		Detail: outbox.Detail{By: "did:plc:bob"}}
 	s.events <- &events.Event{ConvoID: uuid.Max,
 		Signal: &signals.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: []byte{1}}}
 	s.events <- &events.Event{ConvoID: uuid.Max,

@@ -108,8 +108,9 @@ var resetSQL string
 //
 // The successor has the same roster, and each member's consent carries over: a member who has not
 // accepted the old convo has not accepted the successor either. Admins stay admins. The creator stays
-// the creator; if the creator has left, the admin takes its place who was the first to join. Members without a device in the new group join by external commit, or are added later.
-// Welcomes of the old convo stay, so that a member who has not joined yet can read the old log.
+// the creator; if the creator has left, the admin takes its place who was the first to join. Members
+// without a device in the new group join by external commit, or are added later. Welcomes of the old
+// convo stay, so that a member who has not joined yet can read the old log.
 //
 // Errors: ErrNotFound, ErrNotMember, *messages.ClosedError and ErrConvoClosed,
 // ErrRequestCannotReset, *disputes.OpenError, *quota.ExceededError, ErrGroupAlreadyExists,

@@ -187,7 +187,8 @@ func SweepRoles(db *pgxpool.Pool) worker.Sweep {
 	const rows = "roles"
 	return worker.Sweep{Rows: rows, Batch: func(ctx context.Context) (n int64, more bool, err error) {
 		err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true), set_config('mlsd.reason', $1, true)`, rows)
+			_, err := tx.Exec(ctx, `
+				SELECT set_config('mlsd.maintenance', 'on', true), set_config('mlsd.reason', $1, true)`, rows)
 			if err != nil {
 				return err
 			}

@@ -145,7 +145,8 @@ func TestHandOverAfterAnOlderServer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.do(t, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `UPDATE members SET left_at = now(), left_seq = 0, left_epoch = 1 WHERE did = $1`, alice)
+		_, err := tx.Exec(t.Context(), `
+			UPDATE members SET left_at = now(), left_seq = 0, left_epoch = 1 WHERE did = $1`, alice)
 		return err
 	})
 	if got := f.admins(t, bob); got != nil {

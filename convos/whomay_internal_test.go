@@ -13,7 +13,8 @@ func TestRights(t *testing.T) {
 	t.Parallel()
 	roles := []role{outsider, externalSender, member, formerAdmin, admin}
 	var table strings.Builder
-	table.WriteString("| | no member | external sender | member | admin until this epoch | admin |\n|---|---|---|---|---|---|\n")
+	table.WriteString("| | no member | external sender | member | admin until this epoch | admin |\n")
+	table.WriteString("|---|---|---|---|---|---|\n")
 	for _, row := range []struct {
 		does string
 		act  act

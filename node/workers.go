@@ -118,7 +118,8 @@ func (n *Node) sweeps(cfg Config) []worker.Sweep {
 		[]worker.Sweep{
 			disputes.Sweep(db), serviceauth.SweepTokens(db), serviceauth.SweepKeys(db), sessions.Sweep(db),
 			events.SweepTickets(db),
-			events.SweepNodes(db), push.Sweep(db), quota.Sweep(db), convos.SweepInvitations(db), convos.SweepRoles(db), n.requests.Sweep(),
+			events.SweepNodes(db), push.Sweep(db), quota.Sweep(db), convos.SweepInvitations(db), convos.SweepRoles(db),
+			n.requests.Sweep(),
 			erasure.Sweep(db),
 		})
 	if n.attachments != nil {

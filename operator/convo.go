@@ -117,6 +117,25 @@ var convoClose = Method{
 	},
 }
 
+// convoPromote helps when no admin of a convo can act any more.
+var convoPromote = Method{
+	Noun: "convo", Verb: "promote", Usage: "make a member an admin of its convo",
+	Params: []Param{convoParam, didParam}, Write: true,
+	run: func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+		return Promoted{c.convo(), c.did()}, convos.Promote(ctx, tx, c.convo(), c.did())
+	},
+	after: func(_ context.Context, s *Service, _ Call, out any) (any, error) {
+		s.c.Wake() // for the event of the members
+		return out, nil
+	},
+}
+
+// Promoted is the result of convo.promote.
+type Promoted struct {
+	ID  uuid.UUID  `json:"id"`
+	DID syntax.DID `json:"did"`
+}
+
 // Closed is the result of convo.close.
 type Closed struct {
 	ID       uuid.UUID `json:"id"`

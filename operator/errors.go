@@ -37,6 +37,8 @@ var refusals = []struct {
 	Error
 }{
 	{convos.ErrNotFound, Error{http.StatusNotFound, "ConvoNotFound", "there is no convo with this id"}},
+	{convos.ErrTargetNotMember,
+		Error{http.StatusNotFound, "MemberNotFound", "the account is no member of the convo; convo show lists the members"}},
 	{messages.ErrConvoNotFound, Error{http.StatusNotFound, "ConvoNotFound", "there is no convo with this id"}},
 	{disputes.ErrNotFound, Error{http.StatusNotFound, "DisputeNotFound", "the commit of this epoch was never in dispute"}},
 	{erasure.ErrNotFound, Error{http.StatusNotFound, "ErasureNotFound", "there is no erasure with this id"}},

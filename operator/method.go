@@ -26,7 +26,7 @@ func Methods() []Method {
 	return []Method{
 		accountShow, accountBlock, accountUnblock, accountReactivate, accountLimit, accountErase, accountExport,
 		erasureShow,
-		convoShow, convoClose, convoDelete,
+		convoShow, convoClose, convoPromote, convoDelete,
 		deviceRevoke,
 		disputeEnd,
 		keyPackagesWithdraw,

@@ -59,12 +59,13 @@ const (
 // set.
 type Detail struct {
 	// Change depends on the kind. For a Membership it is Joined, Left or Removed; for KeyPackages
-	// the kind of signal; for a Role Promoted or Demoted; for a Dispute Forked, Disputed or DisputeEnded; for an Arrival "consumed"
-	// or "failed"; for an Invitation "withdrawn" or "ended", or "" if the invitation is new.
+	// the kind of signal; for a Role Promoted or Demoted; for a Dispute Forked, Disputed or
+	// DisputeEnded; for an Arrival "consumed" or "failed"; for an Invitation "withdrawn" or "ended",
+	// or "" if the invitation is new.
 	Change string `json:"change,omitzero"`
 	// By is a person: for a Membership, a Reset, a Role or Metadata the person who made the change, or
-	// "" if the server or an operator has made an admin; for a Dispute the committer whom it names, for an Arrival the recipient of the Welcome, for an Invitation the
-	// inviter.
+	// "" if the server or an operator has made an admin; for a Dispute the committer whom it names,
+	// for an Arrival the recipient of the Welcome, for an Invitation the inviter.
 	By syntax.DID `json:"by,omitzero"`
 	// Service is, for an Invitation, the service that has the convo. ConvoID is the convo's id at
 	// that service.

@@ -78,13 +78,16 @@ type ConvoView struct {
 	ID string `json:"id"`
 	// Of a request: who invited the caller.
 	InvitedBy *syntax.DID `json:"invitedBy,omitzero"`
+	// True if the caller is an admin of the convo. Absent otherwise, and from
+	// servers without admins.
+	IsAdmin *bool `json:"isAdmin,omitzero"`
 	// When the newest application message was stored; absent when there is none.
 	LastMessageAt *lexcodec.Datetime `json:"lastMessageAt,omitzero"`
 	// Log position of the newest entry; 0 in an empty log.
 	LastSeq *int64 `json:"lastSeq,omitzero"`
 	// The present members.
 	Members []MemberView `json:"members"`
-	// The creator's name and purpose for the convo. Not encrypted.
+	// Name and purpose of the convo. Not encrypted.
 	Metadata *ConvoMetadata `json:"metadata,omitzero"`
 	// The convo whose reset opened this one.
 	PredecessorConvoID *string `json:"predecessorConvoId,omitzero"`
@@ -134,6 +137,10 @@ func (v *ConvoView) AppendJSON(dst []byte) []byte {
 	if v.InvitedBy != nil {
 		dst = append(dst, "\"invitedBy\":"...)
 		dst = append(lexcodec.AppendText(dst, *v.InvitedBy), ',')
+	}
+	if v.IsAdmin != nil {
+		dst = append(dst, "\"isAdmin\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.IsAdmin), ',')
 	}
 	if v.LastMessageAt != nil {
 		dst = append(dst, "\"lastMessageAt\":"...)
@@ -311,6 +318,9 @@ type MemberView struct {
 	Credential lexcodec.Bytes `json:"credential,omitzero"`
 	// The member.
 	DID syntax.DID `json:"did"`
+	// True if the member is an admin of the convo. Absent otherwise, and from
+	// servers without admins.
+	IsAdmin *bool `json:"isAdmin,omitzero"`
 	// When the server recorded the joining.
 	JoinedAt lexcodec.Datetime `json:"joinedAt"`
 	// Index of the member's leaf in the ratchet tree, if the server knows it.
@@ -326,6 +336,10 @@ func (v *MemberView) AppendJSON(dst []byte) []byte {
 	}
 	dst = append(dst, "\"did\":"...)
 	dst = append(lexcodec.AppendText(dst, v.DID), ',')
+	if v.IsAdmin != nil {
+		dst = append(dst, "\"isAdmin\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.IsAdmin), ',')
+	}
 	dst = append(dst, "\"joinedAt\":"...)
 	dst = append(v.JoinedAt.AppendJSON(dst), ',')
 	if v.LeafIndex != nil {

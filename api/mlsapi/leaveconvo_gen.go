@@ -31,8 +31,8 @@ type LeaveConvoInput struct {
 	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// The member that leaves; absent: the caller. Removing another member needs a
-	// commit, and only the creator may do it. Any member may commit the removal of
-	// a member that has left already.
+	// commit, and only an admin may do it. Any member may commit the removal of a
+	// member that has left already.
 	TargetDID *syntax.DID `json:"targetDid,omitzero"`
 }
 

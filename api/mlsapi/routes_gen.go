@@ -101,6 +101,7 @@ func Methods() []Method {
 		{NSID: NSIDDeleteSession, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
 		{NSID: NSIDDeliverErasure, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
 		{NSID: NSIDDeliverInvitation, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidInvitation, ErrKeyPackageNotFound, ErrInvalidCipherSuite}},
+		{NSID: NSIDDemoteAdmin, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrConvoClosed, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDEraseMyAccount, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidConfirmation, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDExportMyData, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCursor}},
 		{NSID: NSIDGetAttachment, Kind: Query, HasInput: false, BytesIn: false, BytesOut: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrAttachmentNotFound, ErrAttachmentIncomplete, ErrInvalidAsset}},
@@ -128,6 +129,7 @@ func Methods() []Method {
 		{NSID: NSIDGetWelcomeStatus, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
 		{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrTooManyBlocks, ErrConvoDisputed}},
 		{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrConvoDisputed}},
+		{NSID: NSIDPromoteAdmin, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrConvoClosed, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDPublishGroupInfo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrInvalidGroupInfo, ErrEpochMismatch, ErrConvoClosed, ErrConvoDisputed}},
 		{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
@@ -147,6 +149,7 @@ func Methods() []Method {
 		{NSID: NSIDSubscribeConvoEvents, Kind: Subscription, HasInput: false, BytesIn: false, BytesOut: false, Streams: true, Errors: []string{ErrFutureCursor, ErrConsumerTooSlow, ErrInvalidTicket}},
 		{NSID: NSIDUnblockActor, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDUnregisterPushTarget, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDUpdateConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrConvoClosed, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDUpdateCursor, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
 		{NSID: NSIDWithdrawKeyPackages, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
 	}
@@ -221,6 +224,10 @@ type Handler[C any] interface {
 	// To deliver it again changes nothing. What arrives after the end of an
 	// invitation changes nothing either.
 	DeliverInvitation(c C, in *DeliverInvitationInput) error
+	// DemoteAdmin: Make an admin a member again. Only admins may; an admin may
+	// demote itself, unless it is the last one. If the member is no admin, nothing
+	// changes.
+	DemoteAdmin(c C, in *DemoteAdminInput) error
 	// EraseMyAccount: Erase everything that this service holds of the caller, for
 	// ever, in two steps. Without confirmationToken nothing is erased: the answer
 	// has a token, and says what would go. With the token the erasure begins, and
@@ -319,6 +326,9 @@ type Handler[C any] interface {
 	// 12.4.3.2): for a present member's new device, or one that lost its state.
 	// Former members and people who were never members cannot.
 	ProcessExternalCommit(c C, in *ProcessExternalCommitInput) error
+	// PromoteAdmin: Make a member an admin of the convo. Only admins may. If the
+	// member is one, nothing changes.
+	PromoteAdmin(c C, in *PromoteAdminInput) error
 	// PublishGroupInfo: Offer the GroupInfo of the current epoch without a commit,
 	// for devices that have to join by external commit. A committer that sent none
 	// leaves the convo without a way in; any member repairs that. The last
@@ -402,6 +412,9 @@ type Handler[C any] interface {
 	UnblockActor(c C, in *UnblockActorInput) error
 	// UnregisterPushTarget: Stop push notifications to one of the caller's devices.
 	UnregisterPushTarget(c C, in *UnregisterPushTargetInput) error
+	// UpdateConvo: Change the name or the description of a convo. Only admins may.
+	// The server can read both.
+	UpdateConvo(c C, in *UpdateConvoInput) error
 	// UpdateCursor: Record how far the caller has read, and what its devices have
 	// got. The positions never move back. Members who share their cursors see each
 	// other's: see getCursors.
@@ -431,53 +444,56 @@ func Routes[C any]() []Route[C] {
 		withInput(m[11], DecodeDeleteSessionInput, Handler[C].DeleteSession),
 		withInput(m[12], DecodeDeliverErasureInput, Handler[C].DeliverErasure),
 		withInput(m[13], DecodeDeliverInvitationInput, Handler[C].DeliverInvitation),
-		withInput(m[14], DecodeEraseMyAccountInput, Handler[C].EraseMyAccount),
-		withParams(m[15], DecodeExportMyDataParams, Handler[C].ExportMyData),
-		withParams(m[16], DecodeGetAttachmentParams, Handler[C].GetAttachment),
-		withParams(m[17], DecodeGetAttachmentStatusParams, Handler[C].GetAttachmentStatus),
-		withParams(m[18], DecodeGetBlocksParams, Handler[C].GetBlocks),
-		withParams(m[19], DecodeGetCommitsParams, Handler[C].GetCommits),
-		withParams(m[20], DecodeGetConvoParams, Handler[C].GetConvo),
-		withParams(m[21], DecodeGetConvosParams, Handler[C].GetConvos),
-		bare(m[22], Handler[C].GetCursorPolicy),
-		withParams(m[23], DecodeGetCursorsParams, Handler[C].GetCursors),
-		withParams(m[24], DecodeGetDeliveryServiceParams, Handler[C].GetDeliveryService),
-		withParams(m[25], DecodeGetEpochParams, Handler[C].GetEpoch),
-		withParams(m[26], DecodeGetGroupInfoParams, Handler[C].GetGroupInfo),
-		bare(m[27], Handler[C].GetInvitationPolicy),
-		withParams(m[28], DecodeGetInvitationsParams, Handler[C].GetInvitations),
-		withParams(m[29], DecodeGetKeyPackageStatsParams, Handler[C].GetKeyPackageStats),
-		withParams(m[30], DecodeGetKeyPackagesParams, Handler[C].GetKeyPackages),
-		withParams(m[31], DecodeGetLogHeadParams, Handler[C].GetLogHead),
-		withParams(m[32], DecodeGetLogProofParams, Handler[C].GetLogProof),
-		withParams(m[33], DecodeGetMessagesParams, Handler[C].GetMessages),
-		withParams(m[34], DecodeGetOwnKeyPackagesParams, Handler[C].GetOwnKeyPackages),
-		bare(m[35], Handler[C].GetReportKey),
-		bare(m[36], Handler[C].GetSubscriptionTicket),
-		withParams(m[37], DecodeGetWelcomeParams, Handler[C].GetWelcome),
-		withParams(m[38], DecodeGetWelcomeStatusParams, Handler[C].GetWelcomeStatus),
-		withInput(m[39], DecodeLeaveConvoInput, Handler[C].LeaveConvo),
-		withInput(m[40], DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit),
-		withInput(m[41], DecodePublishGroupInfoInput, Handler[C].PublishGroupInfo),
-		withInput(m[42], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
-		withInput(m[43], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
-		withParams(m[44], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
-		withInput(m[45], DecodeRefreshSessionInput, Handler[C].RefreshSession),
-		withInput(m[46], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
-		withInput(m[47], DecodeReportCommitInput, Handler[C].ReportCommit),
-		withInput(m[48], DecodeReportConvoInput, Handler[C].ReportConvo),
-		withInput(m[49], DecodeReportEpochInput, Handler[C].ReportEpoch),
-		withInput(m[50], DecodeResetConvoInput, Handler[C].ResetConvo),
-		withInput(m[51], DecodeSendMessageInput, Handler[C].SendMessage),
-		withInput(m[52], DecodeSendSignalInput, Handler[C].SendSignal),
-		withInput(m[53], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
-		withInput(m[54], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
-		withParams(m[55], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
-		withInput(m[56], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
-		withParams(m[57], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
-		withInput(m[58], DecodeUnblockActorInput, Handler[C].UnblockActor),
-		withInput(m[59], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
-		withInput(m[60], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
-		withInput(m[61], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
+		withInput(m[14], DecodeDemoteAdminInput, Handler[C].DemoteAdmin),
+		withInput(m[15], DecodeEraseMyAccountInput, Handler[C].EraseMyAccount),
+		withParams(m[16], DecodeExportMyDataParams, Handler[C].ExportMyData),
+		withParams(m[17], DecodeGetAttachmentParams, Handler[C].GetAttachment),
+		withParams(m[18], DecodeGetAttachmentStatusParams, Handler[C].GetAttachmentStatus),
+		withParams(m[19], DecodeGetBlocksParams, Handler[C].GetBlocks),
+		withParams(m[20], DecodeGetCommitsParams, Handler[C].GetCommits),
+		withParams(m[21], DecodeGetConvoParams, Handler[C].GetConvo),
+		withParams(m[22], DecodeGetConvosParams, Handler[C].GetConvos),
+		bare(m[23], Handler[C].GetCursorPolicy),
+		withParams(m[24], DecodeGetCursorsParams, Handler[C].GetCursors),
+		withParams(m[25], DecodeGetDeliveryServiceParams, Handler[C].GetDeliveryService),
+		withParams(m[26], DecodeGetEpochParams, Handler[C].GetEpoch),
+		withParams(m[27], DecodeGetGroupInfoParams, Handler[C].GetGroupInfo),
+		bare(m[28], Handler[C].GetInvitationPolicy),
+		withParams(m[29], DecodeGetInvitationsParams, Handler[C].GetInvitations),
+		withParams(m[30], DecodeGetKeyPackageStatsParams, Handler[C].GetKeyPackageStats),
+		withParams(m[31], DecodeGetKeyPackagesParams, Handler[C].GetKeyPackages),
+		withParams(m[32], DecodeGetLogHeadParams, Handler[C].GetLogHead),
+		withParams(m[33], DecodeGetLogProofParams, Handler[C].GetLogProof),
+		withParams(m[34], DecodeGetMessagesParams, Handler[C].GetMessages),
+		withParams(m[35], DecodeGetOwnKeyPackagesParams, Handler[C].GetOwnKeyPackages),
+		bare(m[36], Handler[C].GetReportKey),
+		bare(m[37], Handler[C].GetSubscriptionTicket),
+		withParams(m[38], DecodeGetWelcomeParams, Handler[C].GetWelcome),
+		withParams(m[39], DecodeGetWelcomeStatusParams, Handler[C].GetWelcomeStatus),
+		withInput(m[40], DecodeLeaveConvoInput, Handler[C].LeaveConvo),
+		withInput(m[41], DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit),
+		withInput(m[42], DecodePromoteAdminInput, Handler[C].PromoteAdmin),
+		withInput(m[43], DecodePublishGroupInfoInput, Handler[C].PublishGroupInfo),
+		withInput(m[44], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
+		withInput(m[45], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
+		withParams(m[46], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
+		withInput(m[47], DecodeRefreshSessionInput, Handler[C].RefreshSession),
+		withInput(m[48], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
+		withInput(m[49], DecodeReportCommitInput, Handler[C].ReportCommit),
+		withInput(m[50], DecodeReportConvoInput, Handler[C].ReportConvo),
+		withInput(m[51], DecodeReportEpochInput, Handler[C].ReportEpoch),
+		withInput(m[52], DecodeResetConvoInput, Handler[C].ResetConvo),
+		withInput(m[53], DecodeSendMessageInput, Handler[C].SendMessage),
+		withInput(m[54], DecodeSendSignalInput, Handler[C].SendSignal),
+		withInput(m[55], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
+		withInput(m[56], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
+		withParams(m[57], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
+		withInput(m[58], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
+		withParams(m[59], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
+		withInput(m[60], DecodeUnblockActorInput, Handler[C].UnblockActor),
+		withInput(m[61], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
+		withInput(m[62], DecodeUpdateConvoInput, Handler[C].UpdateConvo),
+		withInput(m[63], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
+		withInput(m[64], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
 	}
 }

@@ -473,6 +473,49 @@ func (v *StreamConvoEventsMessageEvent) AppendJSON(dst []byte) []byte {
 // EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsMessageEvent) EventName() string { return "messageEvent" }
 
+// StreamConvoEventsMetadataEvent is
+// blue.catbird.mls.streamConvoEvents#metadataEvent. The name or the description
+// of the convo changed: getConvo has them.
+type StreamConvoEventsMetadataEvent struct {
+	// The admin that made the change.
+	By syntax.DID `json:"by"`
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// When it changed.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
+	Cursor string `json:"cursor"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
+	// Position of the convo's newest log entry at that time.
+	Seq int64 `json:"seq"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *StreamConvoEventsMetadataEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#metadataEvent\","...)
+	dst = append(dst, "\"by\":"...)
+	dst = append(lexcodec.AppendText(dst, v.By), ',')
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	dst = append(dst, "\"seq\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// EventName implements [lexcodec.ServerSentEvent].
+func (*StreamConvoEventsMetadataEvent) EventName() string { return "metadataEvent" }
+
 // StreamConvoEventsReactionEvent is
 // blue.catbird.mls.streamConvoEvents#reactionEvent. A member reacted to a
 // message. Declared for clients that know it; this server never sends it,
@@ -584,6 +627,60 @@ func (v *StreamConvoEventsResetEvent) AppendJSON(dst []byte) []byte {
 
 // EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsResetEvent) EventName() string { return "resetEvent" }
+
+// StreamConvoEventsRoleEvent is blue.catbird.mls.streamConvoEvents#roleEvent. A
+// member became an admin of the convo, or stopped being one. When an admin
+// leaves, only its membershipEvent comes.
+type StreamConvoEventsRoleEvent struct {
+	// The admin that made the change. Absent if the last admin has left, so that
+	// this member is next, or if the operator made the change.
+	By *syntax.DID `json:"by,omitzero"`
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// When it changed.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
+	Cursor string `json:"cursor"`
+	// The member.
+	DID syntax.DID `json:"did"`
+	// True if it is an admin now.
+	IsAdmin bool `json:"isAdmin"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
+	// Position of the convo's newest log entry at that time.
+	Seq int64 `json:"seq"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *StreamConvoEventsRoleEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#roleEvent\","...)
+	if v.By != nil {
+		dst = append(dst, "\"by\":"...)
+		dst = append(lexcodec.AppendText(dst, *v.By), ',')
+	}
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
+	dst = append(dst, "\"did\":"...)
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
+	dst = append(dst, "\"isAdmin\":"...)
+	dst = append(lexcodec.AppendBoolean(dst, v.IsAdmin), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	dst = append(dst, "\"seq\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// EventName implements [lexcodec.ServerSentEvent].
+func (*StreamConvoEventsRoleEvent) EventName() string { return "roleEvent" }
 
 // StreamConvoEventsTypingEvent is
 // blue.catbird.mls.streamConvoEvents#typingEvent. A member has sent a signal:

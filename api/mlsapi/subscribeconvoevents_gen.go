@@ -871,6 +871,87 @@ func (v *MessageEvent) AppendCBOR(dst []byte) []byte {
 // FrameType implements [lexcodec.Message].
 func (*MessageEvent) FrameType() string { return "#messageEvent" }
 
+// MetadataEvent is blue.catbird.mls.subscribeConvoEvents#metadataEvent. The
+// name or the description of the convo changed: getConvo has them.
+type MetadataEvent struct {
+	// The admin that made the change.
+	By syntax.DID `json:"by"`
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// When it changed.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
+	Cursor int64 `json:"cursor"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
+	// Position of the convo's newest log entry at that time.
+	Seq int64 `json:"seq"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *MetadataEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = append(dst, "\"by\":"...)
+	dst = append(lexcodec.AppendText(dst, v.By), ',')
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	dst = append(dst, "\"seq\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
+// absent, and no $type.
+func (v *MetadataEvent) AppendCBOR(dst []byte) []byte {
+	n := 5
+	if v.Request != nil {
+		n++
+	}
+	if v.Position != nil {
+		n++
+	}
+	dst = lexcodec.AppendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORText(dst, "by")
+	dst = lexcodec.AppendCBORText(dst, v.By)
+	dst = lexcodec.AppendCBORText(dst, "seq")
+	dst = lexcodec.AppendCBORInteger(dst, v.Seq)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	if v.Request != nil {
+		dst = lexcodec.AppendCBORText(dst, "request")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
+	}
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
+	dst = v.CreatedAt.AppendCBOR(dst)
+	return dst
+}
+
+// FrameType implements [lexcodec.Message].
+func (*MetadataEvent) FrameType() string { return "#metadataEvent" }
+
 // ResetEvent is blue.catbird.mls.subscribeConvoEvents#resetEvent. A convo was
 // reset. The event comes twice: of the convo that is closed, and of its
 // successor. A welcomeEvent of the successor follows, for devices that are in
@@ -1014,6 +1095,108 @@ func (v *ResetEvent) AppendCBOR(dst []byte) []byte {
 
 // FrameType implements [lexcodec.Message].
 func (*ResetEvent) FrameType() string { return "#resetEvent" }
+
+// RoleEvent is blue.catbird.mls.subscribeConvoEvents#roleEvent. A member became
+// an admin of the convo, or stopped being one. When an admin leaves, only its
+// membershipEvent comes.
+type RoleEvent struct {
+	// The admin that made the change. Absent if the last admin has left, so that
+	// this member is next, or if the operator made the change.
+	By *syntax.DID `json:"by,omitzero"`
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// When it changed.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
+	Cursor int64 `json:"cursor"`
+	// The member.
+	DID syntax.DID `json:"did"`
+	// True if it is an admin now.
+	IsAdmin bool `json:"isAdmin"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
+	// Position of the convo's newest log entry at that time.
+	Seq int64 `json:"seq"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *RoleEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	if v.By != nil {
+		dst = append(dst, "\"by\":"...)
+		dst = append(lexcodec.AppendText(dst, *v.By), ',')
+	}
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
+	dst = append(dst, "\"did\":"...)
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
+	dst = append(dst, "\"isAdmin\":"...)
+	dst = append(lexcodec.AppendBoolean(dst, v.IsAdmin), ',')
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	dst = append(dst, "\"seq\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
+// absent, and no $type.
+func (v *RoleEvent) AppendCBOR(dst []byte) []byte {
+	n := 6
+	if v.By != nil {
+		n++
+	}
+	if v.Request != nil {
+		n++
+	}
+	if v.Position != nil {
+		n++
+	}
+	dst = lexcodec.AppendCBORMap(dst, n)
+	if v.By != nil {
+		dst = lexcodec.AppendCBORText(dst, "by")
+		dst = lexcodec.AppendCBORText(dst, *v.By)
+	}
+	dst = lexcodec.AppendCBORText(dst, "did")
+	dst = lexcodec.AppendCBORText(dst, v.DID)
+	dst = lexcodec.AppendCBORText(dst, "seq")
+	dst = lexcodec.AppendCBORInteger(dst, v.Seq)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	dst = lexcodec.AppendCBORText(dst, "isAdmin")
+	dst = lexcodec.AppendCBORBoolean(dst, v.IsAdmin)
+	if v.Request != nil {
+		dst = lexcodec.AppendCBORText(dst, "request")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
+	}
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
+	dst = v.CreatedAt.AppendCBOR(dst)
+	return dst
+}
+
+// FrameType implements [lexcodec.Message].
+func (*RoleEvent) FrameType() string { return "#roleEvent" }
 
 // TypingEvent is blue.catbird.mls.subscribeConvoEvents#typingEvent. A member
 // has sent a signal: that it types, or is there. The event has no cursor and is

@@ -134,6 +134,10 @@ func (v *Observer) Observe(h xrpc.Event) bool {
 		if v.current(h.Convo) == nil {
 			v.report(Broken, h.Convo, "the dispute %s comes to one who is not in the convo", h.Change)
 		}
+	case xrpc.EventRole, xrpc.EventMetadata:
+		if v.current(h.Convo) == nil {
+			v.report(Broken, h.Convo, "a %s event comes to one who is not in the convo", h.Kind)
+		}
 	case xrpc.EventArrival:
 		if v.convos[h.Convo] == nil {
 			v.report(Broken, h.Convo, "an arrival of %s in a convo that the subscriber has not been in", h.DID)

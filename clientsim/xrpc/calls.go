@@ -146,6 +146,23 @@ func AcceptCall(convo, key string) Call {
 		&mlsapi.AcceptConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
 }
 
+// RoleCall makes a member an admin, or an admin a member.
+func RoleCall(convo string, did syntax.DID, promote bool, key string) Call {
+	if promote {
+		return Procedure(mlsapi.NSIDPromoteAdmin, convo, key,
+			&mlsapi.PromoteAdminInput{ConvoID: convo, DID: did, IdempotencyKey: optional(key)})
+	}
+	return Procedure(mlsapi.NSIDDemoteAdmin, convo, key,
+		&mlsapi.DemoteAdminInput{ConvoID: convo, DID: did, IdempotencyKey: optional(key)})
+}
+
+// UpdateConvoCall names a convo.
+func UpdateConvoCall(convo, name, key string) Call {
+	return Procedure(mlsapi.NSIDUpdateConvo, convo, key, &mlsapi.UpdateConvoInput{
+		ConvoID: convo, Metadata: mlsapi.ConvoMetadata{Name: &name}, IdempotencyKey: optional(key),
+	})
+}
+
 // BlockCall blocks an account.
 func BlockCall(did syntax.DID, key string) Call {
 	return Procedure(mlsapi.NSIDBlockActor, "", key, &mlsapi.BlockActorInput{DID: did, IdempotencyKey: optional(key)})

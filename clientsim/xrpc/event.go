@@ -60,6 +60,8 @@ const (
 	EventDispute     = "dispute"
 	EventArrival     = "arrival"
 	EventReset       = "reset"
+	EventRole        = "role"
+	EventMetadata    = "metadata"
 	EventInvitation  = "invitation"
 	EventInfo        = "info"
 	EventTyping      = "typing"
@@ -242,7 +244,7 @@ func kindOf(definition string) (string, bool) {
 	kind, ok := strings.CutSuffix(definition, "Event")
 	switch kind {
 	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventDispute, EventArrival,
-		EventReset, EventInvitation, EventInfo, EventTyping, EventMoved:
+		EventReset, EventRole, EventMetadata, EventInvitation, EventInfo, EventTyping, EventMoved:
 		return kind, ok
 	}
 	return "", false
@@ -269,8 +271,10 @@ func (e *Event) check() (err error) {
 		missing = firstEmpty("convoId", e.Convo, "change", e.Change)
 	case EventArrival:
 		missing = firstEmpty("convoId", e.Convo, "did", e.DID, "state", e.Change)
-	case EventReset:
+	case EventReset, EventMetadata:
 		missing = firstEmpty("convoId", e.Convo, "by", e.By)
+	case EventRole:
+		missing = firstEmpty("convoId", e.Convo, "did", e.DID)
 	case EventInvitation:
 		missing = firstEmpty("service", e.DID, "convoId", e.Convo, "inviter", e.By, "deviceId", e.Device)
 	case EventKeyPackages:

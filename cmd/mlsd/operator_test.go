@@ -448,6 +448,38 @@ func TestAdminDisputeEnd(t *testing.T) {
 	w.wantSound()
 }
 
+// An operator makes an admin of a member, with a record, and the new admin can act.
+func TestAdminConvoPromote(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	promote := &mlsapi.PromoteAdminInput{ConvoID: c.id, DID: bob.did()}
+	bob.procedure(mlsapi.NSIDPromoteAdmin, promote).must().fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+	for range 2 {
+		if got := done[operator.Promoted](w, "convo", "promote", c.id, bob.did().String()); got.DID != bob.did() {
+			t.Errorf("promoted %+v", got)
+		}
+	}
+	bob.procedure(mlsapi.NSIDDemoteAdmin, &mlsapi.DemoteAdminInput{ConvoID: c.id, DID: alice.did()}).must().ok()
+	shown := done[operator.Convo](w, "convo", "show", c.id)
+	roles := map[string]string{}
+	for _, m := range shown.Members {
+		roles[m.DID.String()] = m.Role
+	}
+	if roles[alice.did().String()] != "member" || roles[bob.did().String()] != "admin" {
+		t.Errorf("roles: %v", roles)
+	}
+	bob.procedure(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).must().ok()
+	w.operate("convo", "promote", c.id, bob.did().String()).fails("MemberNotFound")
+	subject := c.id + " " + bob.did().String()
+	wantActions(t, actions(t, database),
+		operator.Action{Action: "convo.promote", Subject: subject, Outcome: "done"},
+		operator.Action{Action: "convo.promote", Subject: subject, Outcome: "done"},
+		operator.Action{Action: "convo.promote", Subject: subject, Outcome: "refused: MemberNotFound"})
+	w.wantSound()
+}
+
 func TestAdminConvoClose(t *testing.T) {
 	t.Parallel()
 	w, database := operated(t)

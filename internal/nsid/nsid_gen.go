@@ -19,6 +19,7 @@ const (
 	DeleteSession         = "blue.catbird.mls.deleteSession"
 	DeliverErasure        = "blue.catbird.mls.deliverErasure"
 	DeliverInvitation     = "blue.catbird.mls.deliverInvitation"
+	DemoteAdmin           = "blue.catbird.mls.demoteAdmin"
 	EraseMyAccount        = "blue.catbird.mls.eraseMyAccount"
 	ExportMyData          = "blue.catbird.mls.exportMyData"
 	GetAttachment         = "blue.catbird.mls.getAttachment"
@@ -46,6 +47,7 @@ const (
 	GetWelcomeStatus      = "blue.catbird.mls.getWelcomeStatus"
 	LeaveConvo            = "blue.catbird.mls.leaveConvo"
 	ProcessExternalCommit = "blue.catbird.mls.processExternalCommit"
+	PromoteAdmin          = "blue.catbird.mls.promoteAdmin"
 	PublishGroupInfo      = "blue.catbird.mls.publishGroupInfo"
 	PublishKeyPackage     = "blue.catbird.mls.publishKeyPackage"
 	PublishKeyPackages    = "blue.catbird.mls.publishKeyPackages"
@@ -65,6 +67,7 @@ const (
 	SubscribeConvoEvents  = "blue.catbird.mls.subscribeConvoEvents"
 	UnblockActor          = "blue.catbird.mls.unblockActor"
 	UnregisterPushTarget  = "blue.catbird.mls.unregisterPushTarget"
+	UpdateConvo           = "blue.catbird.mls.updateConvo"
 	UpdateCursor          = "blue.catbird.mls.updateCursor"
 	WithdrawKeyPackages   = "blue.catbird.mls.withdrawKeyPackages"
 )

@@ -1,7 +1,7 @@
 // A device of a person: everything that an app does with a service.
 
 import { AccountAwayError, type Accounts } from "./accounts.js"
-import { Api } from "./api.js"
+import { Api, withIdempotencyKey } from "./api.js"
 import { ContraryError, groupOf, tellContrary } from "./binding.js"
 import { hex, same, sha256 } from "./bytes.js"
 import { type CommitChange, peopleOf } from "./changes.js"
@@ -943,6 +943,43 @@ export class Client {
       this.later(this.asked.enterElsewhere(convo, former))
     }
     await services.left(former)
+  }
+
+  // Roles
+
+  /** The admins of a convo, as its service reports. They remove people, and name the convo. */
+  async admins(convo: ConvoId): Promise<Did[]> {
+    const { convo: view } = await this.core.api.query(mls.getConvo.main, { convoId: convo })
+    return view.members.filter(({ isAdmin }) => isAdmin === true).map(({ did }) => asDid(did))
+  }
+
+  /**
+   * Makes a member an admin. Only admins may.
+   *
+   * @throws XrpcError `NotPermitted`, if this person is no admin
+   */
+  async promoteAdmin(convo: ConvoId, did: Did): Promise<void> {
+    const input = withIdempotencyKey({ convoId: convo, did }, this.core.clock)
+    await this.core.api.procedure(mls.promoteAdmin.main, input)
+  }
+
+  /**
+   * Makes an admin a member again. An admin may do it to itself.
+   *
+   * @throws XrpcError `NotPermitted`, if this person is no admin, or `did` is the last one
+   */
+  async demoteAdmin(convo: ConvoId, did: Did): Promise<void> {
+    const input = withIdempotencyKey({ convoId: convo, did }, this.core.clock)
+    await this.core.api.procedure(mls.demoteAdmin.main, input)
+  }
+
+  /**
+   * Changes the name or the description, which the service can read. What is absent stays, and an empty text
+   * removes it. Only admins may.
+   */
+  async updateConvo(convo: ConvoId, metadata: { readonly name?: string; readonly description?: string }): Promise<void> {
+    const input = withIdempotencyKey({ convoId: convo, metadata }, this.core.clock)
+    await this.core.api.procedure(mls.updateConvo.main, input)
   }
 
   /**

@@ -23,6 +23,8 @@ export type StreamEvent =
   | { readonly type: "keyPackagesEvent"; readonly body: Placeless<mls.subscribeConvoEvents.KeyPackagesEvent> }
   | { readonly type: "disputeEvent"; readonly body: Placeless<mls.subscribeConvoEvents.DisputeEvent> }
   | { readonly type: "arrivalEvent"; readonly body: Placeless<mls.subscribeConvoEvents.ArrivalEvent> }
+  | { readonly type: "roleEvent"; readonly body: Placeless<mls.subscribeConvoEvents.RoleEvent> }
+  | { readonly type: "metadataEvent"; readonly body: Placeless<mls.subscribeConvoEvents.MetadataEvent> }
   | { readonly type: "resetEvent"; readonly body: Placeless<mls.subscribeConvoEvents.ResetEvent> }
   | { readonly type: "invitationEvent"; readonly body: Placeless<mls.subscribeConvoEvents.InvitationEvent> }
 
@@ -218,6 +220,8 @@ function isFinal(err: unknown): boolean {
 const eventNames = [
   "messageEvent", "commitEvent", "welcomeEvent", "membershipEvent", "keyPackagesEvent", "disputeEvent", "arrivalEvent",
   "resetEvent",
+  "roleEvent",
+  "metadataEvent",
   "invitationEvent",
 ] as const
 

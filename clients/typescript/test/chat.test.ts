@@ -33,6 +33,30 @@ test("two people chat", needsServer, async () => {
   await Promise.all(phones.map((phone) => phone.close()))
 })
 
+test("the creator hands a convo over, and its new admin removes people", needsServer, async () => {
+  const dids = await newAccounts(3)
+  const [alice, bob, carol] = dids
+  assert.ok(alice && bob && carol)
+  const phones = await Promise.all(dids.map((did) => openPhone(did, new MemoryStore())))
+  const [a, b, c] = phones
+  assert.ok(a && b && c)
+  await Promise.all(phones.map((phone) => phone.replenish()))
+  const convo = await a.createConvo([bob, carol], { name: "tea" })
+  await Promise.all([b.join(convo), c.join(convo)])
+  assert.deepEqual(await b.admins(convo), [alice])
+  await assert.rejects(b.promoteAdmin(convo, bob), /NotPermitted/)
+  await assert.rejects(a.demoteAdmin(convo, alice), /NotPermitted/)
+  await a.promoteAdmin(convo, bob)
+  assert.deepEqual((await c.admins(convo)).sort(), [alice, bob].sort())
+  await a.demoteAdmin(convo, alice)
+  await assert.rejects(a.updateConvo(convo, { name: "coffee" }), /NotPermitted/)
+  await b.updateConvo(convo, { name: "coffee" })
+  await b.remove(convo, carol)
+  assert.deepEqual(await a.admins(convo), [bob])
+  await assert.rejects(c.admins(convo), /NotMember/)
+  await Promise.all(phones.map((phone) => phone.close()))
+})
+
 test("four people join, race for epochs, and one is removed", needsServer, async () => {
   const dids = await newAccounts(4)
   const phones = await Promise.all(dids.map((did) => openPhone(did, new MemoryStore())))

@@ -158,6 +158,7 @@ const methods = [
   ["erasure show", { "What account erase answered.": crypto.randomUUID() }, "There is no erasure"],
   ["convo show", convo, "There is no convo"],
   ["convo close", convo, "There is no convo"],
+  ["convo promote", { ...convo, ...did }, "There is no convo"],
   ["convo delete", convo, "There is no convo"],
   ["report list", {}, "reports 1 reason"],
   ["report show", report, "There is no report"],

@@ -39,6 +39,10 @@ export function describeEvent(event: StreamEvent): string {
       return event.body.change
     case "disputeEvent":
       return `${event.body.change}, epoch ${event.body.epoch}`
+    case "roleEvent":
+      return event.body.isAdmin ? "a member is an admin now" : "a member is no admin any more"
+    case "metadataEvent":
+      return "a new name"
     case "arrivalEvent":
       return `a Welcome is ${event.body.state}`
     case "resetEvent":

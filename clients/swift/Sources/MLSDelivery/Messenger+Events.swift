@@ -91,6 +91,8 @@ extension Messenger {
         case .commitEvent(let event): convo = event.convoId
         case .welcomeEvent(let event): convo = event.convoId
         case .membershipEvent(let event): convo = event.convoId
+        case .roleEvent(let event): convo = event.convoId
+        case .metadataEvent(let event): convo = event.convoId
         case .arrivalEvent(let event): convo = event.convoId
         case .resetEvent(let event): convo = event.convoId
         case .reactionEvent(let event): convo = event.convoId
@@ -114,6 +116,8 @@ extension Messenger {
         case .membershipEvent(let event):
             tell(.membership(event))
             if event.commitNeeded == true, event.did != account { later { try await $0.removeIfGone(event.did, from: event.convoId) } }
+        case .roleEvent(let event): tell(.role(event))
+        case .metadataEvent(let event): tell(.renamed(convoId: event.convoId))
         case .arrivalEvent(let event): tell(.arrived(event))
         case .resetEvent(let event):
             try await known(event.convoId)

@@ -14,6 +14,10 @@ public enum MessengerEvent: Sendable, Hashable {
     /// The device cannot join, nor come back by itself: a member has to add the account again.
     case needsInvitation(convoId: String)
     case membership(StreamConvoEvents.MembershipEvent)
+    /// A member has become an admin, or is one no longer, as the service reports: see `admins`.
+    case role(StreamConvoEvents.RoleEvent)
+    /// The name or the description of the convo has changed.
+    case renamed(convoId: String)
     /// The convo was reset, and goes on under another id: the device is in its successor. Messages that waited go
     /// there. The old convo can be read.
     case moved(convoId: String, successor: String)
@@ -377,7 +381,35 @@ public actor Messenger {
         return try await commit(Plan(add: members, claim(members, convo: convo)), convo)
     }
 
-    /// Removes accounts: a right of the convo's creator, and everybody's once they have left.
+    /// The admins of a convo, as its service reports. They remove people, and name the convo.
+    public func admins(_ convo: String) async throws -> [DID] {
+        try await ask(GetConvo.self, .init(convoId: convo)).convo.members.filter { $0.isAdmin == true }.map(\.did)
+    }
+
+    /// Makes a member an admin. Only admins may.
+    @discardableResult
+    public func promoteAdmin(_ convo: String, _ member: DID) async throws -> Write {
+        try await checkID(convo)
+        return try await outbox.add(Draft(PromoteAdmin.self, .init(convoId: convo, did: member), lane: convo))
+    }
+
+    /// Makes an admin a member again. An admin may do it to itself, unless it is the last one.
+    @discardableResult
+    public func demoteAdmin(_ convo: String, _ member: DID) async throws -> Write {
+        try await checkID(convo)
+        return try await outbox.add(Draft(DemoteAdmin.self, .init(convoId: convo, did: member), lane: convo))
+    }
+
+    /// Changes the name or the description, which the service can read. What is nil stays, and an empty text
+    /// removes it. Only admins may.
+    @discardableResult
+    public func updateConvo(_ convo: String, name: String? = nil, description: String? = nil) async throws -> Write {
+        try await checkID(convo)
+        let metadata = Defs.ConvoMetadata(description: description, name: name)
+        return try await outbox.add(Draft(UpdateConvo.self, .init(convoId: convo, metadata: metadata), lane: convo))
+    }
+
+    /// Removes accounts: a right of the convo's admins, and everybody's once they have left.
     @discardableResult
     public func remove(_ member: DID, from convo: String) async throws -> Write? {
         try LeaveConvo.Input(convoId: convo, targetDid: member).check()

@@ -50,11 +50,14 @@ public enum Defs {
         public var commitLevel: CommitLevel?
         /// Of a request: who invited the caller.
         public var invitedBy: DID?
+        /// True if the caller is an admin of the convo. Absent otherwise, and from servers without
+        /// admins.
+        public var isAdmin: Bool?
         /// When the newest application message was stored; absent when there is none.
         public var lastMessageAt: Timestamp?
         /// Log position of the newest entry; 0 in an empty log.
         public var lastSeq: Int?
-        /// The creator's name and purpose for the convo. Not encrypted.
+        /// Name and purpose of the convo. Not encrypted.
         public var metadata: Defs.ConvoMetadata?
         /// The convo whose reset opened this one.
         public var predecessorConvoId: String?
@@ -89,6 +92,7 @@ public enum Defs {
             closedAt: Timestamp? = nil,
             commitLevel: CommitLevel? = nil,
             invitedBy: DID? = nil,
+            isAdmin: Bool? = nil,
             lastMessageAt: Timestamp? = nil,
             lastSeq: Int? = nil,
             metadata: Defs.ConvoMetadata? = nil,
@@ -108,6 +112,7 @@ public enum Defs {
             self.closedAt = closedAt
             self.commitLevel = commitLevel
             self.invitedBy = invitedBy
+            self.isAdmin = isAdmin
             self.lastMessageAt = lastMessageAt
             self.lastSeq = lastSeq
             self.metadata = metadata
@@ -203,13 +208,23 @@ public enum Defs {
         public var joinedAt: Timestamp
         /// The member's MLS credential, if the server knows it.
         public var credential: Bytes?
+        /// True if the member is an admin of the convo. Absent otherwise, and from servers without
+        /// admins.
+        public var isAdmin: Bool?
         /// Index of the member's leaf in the ratchet tree, if the server knows it.
         public var leafIndex: Int?
 
-        public init(did: DID, joinedAt: Timestamp, credential: Bytes? = nil, leafIndex: Int? = nil) {
+        public init(
+            did: DID,
+            joinedAt: Timestamp,
+            credential: Bytes? = nil,
+            isAdmin: Bool? = nil,
+            leafIndex: Int? = nil
+        ) {
             self.did = did
             self.joinedAt = joinedAt
             self.credential = credential
+            self.isAdmin = isAdmin
             self.leafIndex = leafIndex
         }
     }

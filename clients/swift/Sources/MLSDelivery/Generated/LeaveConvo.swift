@@ -23,7 +23,7 @@ public enum LeaveConvo: Procedure {
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
         /// The member that leaves; absent: the caller. Removing another member needs a commit, and
-        /// only the creator may do it. Any member may commit the removal of a member that has left
+        /// only an admin may do it. Any member may commit the removal of a member that has left
         /// already.
         public var targetDid: DID?
 

@@ -38,6 +38,8 @@ public enum StreamConvoEvents: EventQuery {
         case commitEvent(StreamConvoEvents.CommitEvent)
         case welcomeEvent(StreamConvoEvents.WelcomeEvent)
         case membershipEvent(StreamConvoEvents.MembershipEvent)
+        case roleEvent(StreamConvoEvents.RoleEvent)
+        case metadataEvent(StreamConvoEvents.MetadataEvent)
         case keyPackagesEvent(StreamConvoEvents.KeyPackagesEvent)
         case reactionEvent(StreamConvoEvents.ReactionEvent)
         case typingEvent(StreamConvoEvents.TypingEvent)
@@ -58,6 +60,8 @@ public enum StreamConvoEvents: EventQuery {
                 case "commitEvent": self = .commitEvent(try decoder.decode(StreamConvoEvents.CommitEvent.self, from: data))
                 case "welcomeEvent": self = .welcomeEvent(try decoder.decode(StreamConvoEvents.WelcomeEvent.self, from: data))
                 case "membershipEvent": self = .membershipEvent(try decoder.decode(StreamConvoEvents.MembershipEvent.self, from: data))
+                case "roleEvent": self = .roleEvent(try decoder.decode(StreamConvoEvents.RoleEvent.self, from: data))
+                case "metadataEvent": self = .metadataEvent(try decoder.decode(StreamConvoEvents.MetadataEvent.self, from: data))
                 case "keyPackagesEvent": self = .keyPackagesEvent(try decoder.decode(StreamConvoEvents.KeyPackagesEvent.self, from: data))
                 case "reactionEvent": self = .reactionEvent(try decoder.decode(StreamConvoEvents.ReactionEvent.self, from: data))
                 case "typingEvent": self = .typingEvent(try decoder.decode(StreamConvoEvents.TypingEvent.self, from: data))
@@ -433,6 +437,39 @@ public enum StreamConvoEvents: EventQuery {
         }
     }
 
+    /// The name or the description of the convo changed: getConvo has them.
+    public struct MetadataEvent: Codable, Hashable, Sendable {
+        /// The admin that made the change.
+        public var by: DID
+        /// The convo.
+        public var convoId: String
+        /// When it changed.
+        public var createdAt: Timestamp
+        /// Position of the event in the stream. It is also the event's id, for the Last-Event-ID
+        /// header.
+        public var cursor: String
+        /// Position of the convo's newest log entry at that time.
+        public var seq: Int
+        /// True if the convo is a request: the caller has not accepted it. Absent otherwise.
+        public var request: Bool?
+
+        public init(
+            by: DID,
+            convoId: String,
+            createdAt: Timestamp,
+            cursor: String,
+            seq: Int,
+            request: Bool? = nil
+        ) {
+            self.by = by
+            self.convoId = convoId
+            self.createdAt = createdAt
+            self.cursor = cursor
+            self.seq = seq
+            self.request = request
+        }
+    }
+
     /// A member reacted to a message. Declared for clients that know it; this server never sends
     /// it, because a reaction is a message.
     public struct ReactionEvent: Codable, Hashable, Sendable {
@@ -536,6 +573,49 @@ public enum StreamConvoEvents: EventQuery {
             self.request = request
             self.successorConvoId = successorConvoId
             self.successorGroupId = successorGroupId
+        }
+    }
+
+    /// A member became an admin of the convo, or stopped being one. When an admin leaves, only its
+    /// membershipEvent comes.
+    public struct RoleEvent: Codable, Hashable, Sendable {
+        /// The convo.
+        public var convoId: String
+        /// When it changed.
+        public var createdAt: Timestamp
+        /// Position of the event in the stream. It is also the event's id, for the Last-Event-ID
+        /// header.
+        public var cursor: String
+        /// The member.
+        public var did: DID
+        /// True if it is an admin now.
+        public var isAdmin: Bool
+        /// Position of the convo's newest log entry at that time.
+        public var seq: Int
+        /// The admin that made the change. Absent if the last admin has left, so that this member
+        /// is next, or if the operator made the change.
+        public var by: DID?
+        /// True if the convo is a request: the caller has not accepted it. Absent otherwise.
+        public var request: Bool?
+
+        public init(
+            convoId: String,
+            createdAt: Timestamp,
+            cursor: String,
+            did: DID,
+            isAdmin: Bool,
+            seq: Int,
+            by: DID? = nil,
+            request: Bool? = nil
+        ) {
+            self.convoId = convoId
+            self.createdAt = createdAt
+            self.cursor = cursor
+            self.did = did
+            self.isAdmin = isAdmin
+            self.seq = seq
+            self.by = by
+            self.request = request
         }
     }
 
