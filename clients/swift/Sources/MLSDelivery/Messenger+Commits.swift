@@ -146,7 +146,10 @@ extension Messenger {
             try await followOwn(write, to: successor.id)
         case ProcessExternalCommit.nsid: try await entered(write, answer)
         case AddMembers.nsid, SubmitCommit.nsid, LeaveConvo.nsid:
-            if write.digest == nil { return try await change(write.lane) { $0.left = true } } // leaving needs no commit
+            if write.digest == nil { // leaving needs no commit
+                try await change(write.lane) { $0.left = true }
+                return try await answered(write)
+            }
             let hasChanged = try await turn.take {
                 var thread = try await self.thread(write.lane)
                 let before = try await self.mls.members(of: thread.groupId) ?? []
@@ -159,6 +162,7 @@ extension Messenger {
                 return !news.isEmpty
             }
             if hasChanged { changed(write.lane) }
+        case AcceptConvo.nsid: try await answered(write)
         case PublishKeyPackages.nsid:
             for result in try Service.read(PublishKeyPackages.Output.self, answer).results where result.status == .rejected {
                 tell(.failed("a KeyPackage was refused: \(result.message ?? "")"))
@@ -210,7 +214,7 @@ extension Messenger {
 
     func refused(_ write: Write, because error: ServiceError) async throws {
         if write.nsid == ResetConvo.nsid { return try await discardGroup(of: write) }
-        guard let digest = write.digest else { return }
+        guard let digest = write.digest else { return try await waitAgain(write) }
         try await turn.take {
             if write.isCommit, let thread = try await self.records.read(Thread.self, Thread.prefix + write.lane) {
                 do { try await self.mls.discard(groupID: thread.groupId) } catch { await self.tell(.failed("\(error)")) }

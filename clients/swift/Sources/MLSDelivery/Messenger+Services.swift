@@ -80,7 +80,7 @@ extension Messenger {
 
     /// The invitations of this device to convos of other services, the newest first; after a move those that are
     /// at the old home, too, if it answers.
-    public func invitations() async throws -> [GetInvitations.Invitation] {
+    func invitations() async throws -> [GetInvitations.Invitation] {
         var all = try await patiently { try await self.invitations($0) }
         for former in try await services.former() { all += (try? await invitations(services.at(former.service))) ?? [] }
         return all
@@ -101,24 +101,26 @@ extension Messenger {
     /// Accepts an invitation. When it returns, that is stored, and the person's home knows it. Then the device
     /// joins at the convo's service, also after a kill, and follows its events. Errors: `notAt`, `noWay`, and
     /// those of the service.
-    public func acceptInvitation(to convo: String, at service: DID) async throws {
+    func acceptInvitation(to convo: String, at service: DID) async throws {
         let input = AcceptInvitation.Input(convoId: convo, service: service)
         try input.check()
         try await checkID(convo)
         try await services.place(Elsewhere(convoId: convo, service: service, answer: .accepted))
         try await answer(convo) { _ = try await $0.call(AcceptInvitation.self, input) }
+        try await forgetRequest(of: convo)
         later { try await $0.enter(convo, service) }
     }
 
     /// Declines an invitation. The convo's service is told, too, also after a kill. If the device is in the convo,
     /// it leaves.
-    public func declineInvitation(to convo: String, at service: DID) async throws {
+    func declineInvitation(to convo: String, at service: DID) async throws {
         let input = DeclineInvitation.Input(convoId: convo, service: service)
         try input.check()
         try await checkID(convo)
         if try await isIn(convo), try await services.of(convo) == service { return _ = try await leave(convo) }
         try await services.place(Elsewhere(convoId: convo, service: service, answer: .declined))
         try await answer(convo) { _ = try await $0.call(DeclineInvitation.self, input) }
+        try await forgetRequest(of: convo)
         later { try await $0.refuse(convo) }
     }
 
@@ -132,7 +134,10 @@ extension Messenger {
         for home in try await [services.home] + services.former().map(\.service) {
             do { return try await patiently(at: home, call) } catch where isRefusal(error) { refusal = refusal ?? error }
         }
-        if try await !isIn(convo) { try await services.forget(convo) }
+        if try await !isIn(convo) {
+            try await services.forget(convo)
+            try await forgetRequest(of: convo)
+        }
         if let refusal { throw refusal }
     }
 
@@ -145,6 +150,7 @@ extension Messenger {
             if try await !isIn(convo) { try await services.forget(convo) }
             throw error
         }
+        try await forgetRequest(of: convo) // a kill has come before that
         listen(to: service)
         try await register(at: service)
     }
@@ -153,6 +159,7 @@ extension Messenger {
         let input = LeaveConvo.Input(convoId: convo)
         do { _ = try await patiently { try await $0.call(LeaveConvo.self, input) } } catch where isRefusal(error) {} // it has ended
         try await services.forget(convo)
+        try await forgetRequest(of: convo)
     }
 
     /// Goes on with what an earlier life has not finished.

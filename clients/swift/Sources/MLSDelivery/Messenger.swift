@@ -4,13 +4,10 @@ import Foundation
 public enum MessengerEvent: Sendable, Hashable {
     /// The convo has new entries: `inbox`.
     case received(convoId: String)
-    /// Somebody whom the account shares no convo with invited it. The app asks the person, and calls
-    /// `accept` or `leave`.
-    case request(convoId: String)
+    /// Somebody whom the person shares no convo with, or somebody of another service, has invited the person: the app
+    /// asks, and calls `accept` or `decline`. A kill does not lose it: see `news`. `requests` lists what waits.
+    case request(ConvoRequest)
     case joined(convoId: String)
-    /// Somebody of another service has invited this device: the app asks the person, and calls `acceptInvitation` or
-    /// `declineInvitation`. An open one can come again. Or it has ended, by its `state`.
-    case invitation(GetInvitations.Invitation)
     /// The device cannot join, nor come back by itself: a member has to add the account again.
     case needsInvitation(convoId: String)
     case membership(StreamConvoEvents.MembershipEvent)
@@ -51,6 +48,8 @@ public enum MessengerError: Error, Hashable {
     case notAt(DID, convoId: String)
     /// The messenger has no way to other services.
     case noWay(DID)
+    /// The convo is a request, which its person has not accepted.
+    case waitsForAnswer(convoId: String)
     /// MLS cannot read an entry of the log.
     case unreadable(convoId: String, seq: Int, String)
 }
@@ -157,6 +156,7 @@ public actor Messenger {
         try await goOnAgain()
         for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
         try await resumeServices()
+        try await enterAgain()
         self.listening = listening
         for service in try await services.all() { listen(to: service) }
     }
@@ -394,13 +394,6 @@ public actor Messenger {
         try await checkID(convo)
         try await retire(convo)
         return try await outbox.add(Draft(LeaveConvo.self, .init(convoId: convo), lane: convo))
-    }
-
-    /// Accepts a request.
-    @discardableResult
-    public func accept(_ convo: String) async throws -> Write {
-        try await checkID(convo)
-        return try await outbox.add(Draft(AcceptConvo.self, .init(convoId: convo), lane: convo))
     }
 
     /// Says whether the Welcomes that this person has sent have arrived: one for each device that it has

@@ -37,6 +37,7 @@ public actor ModelServer: Transport {
         var groupInfo: Data?
         var successor: String?
         var predecessor: String?
+        var inviter: String? // it is a request
     }
 
     public struct Welcome: Sendable {
@@ -319,6 +320,17 @@ public actor ModelServer: Transport {
             }
             invitations[i].state = nsid == AcceptInvitation.nsid ? "accepted" : "declined"
             return ok(["state": invitations[i].state])
+        case GetInvitationPolicy.nsid: return ok(["policy": policy])
+        case SetInvitationPolicy.nsid:
+            policy = input["policy"] as? String ?? ""
+            return ok(["policy": policy])
+        case GetBlocks.nsid: return ok(["blocks": blocks.sorted().map { ["did": $0, "createdAt": "2026-11-22T09:30:00.123Z"] }])
+        case BlockActor.nsid:
+            blocks.insert(input["did"] as? String ?? "")
+            return ok(["blockedAt": "2026-11-22T09:30:00.123Z"])
+        case UnblockActor.nsid:
+            blocks.remove(input["did"] as? String ?? "")
+            return ok(["success": true])
         case RegisterPushTarget.nsid:
             pushTargets.append(input["token"] as? String ?? "")
             return ok([:])
@@ -337,6 +349,7 @@ public actor ModelServer: Transport {
             if nsid == LeaveConvo.nsid, input["commit"] == nil {
                 convo.members.remove(Self.caller)
                 convos[id] = convo
+                if input["block"] as? Bool == true, let inviter = convo.inviter { blocks.insert(inviter) }
                 return ok(["success": true, "newEpoch": convo.epoch])
             }
             let field = input[nsid == SendMessage.nsid ? "ciphertext" : "commit"]
@@ -362,7 +375,9 @@ public actor ModelServer: Transport {
             return ok(["success": true, "newEpoch": convo.epoch, "seq": convo.log.count])
         case CreateAttachment.nsid, GetAttachmentStatus.nsid, CompleteAttachment.nsid, DeleteAttachment.nsid, "blue.catbird.mls.getAttachment":
             return attachment(nsid, id, input)
-        case AcceptConvo.nsid: return ok(["accepted": true])
+        case AcceptConvo.nsid:
+            convos[id]?.inviter = nil
+            return ok(["accepted": true])
         case GetMessages.nsid: return messages(id, convo, input)
         case GetEpoch.nsid: return ok(["convoId": id, "currentEpoch": convo.epoch])
         case GetGroupInfo.nsid:
@@ -439,6 +454,15 @@ public actor ModelServer: Transport {
     /// Whose KeyPackage the server gives for an account.
     private var claimed: [String: Leaf] = [:]
     public func give(_ leaf: Leaf, for did: String) { claimed[did] = leaf }
+
+    /// Makes the convo a request: somebody has invited the caller, who has not accepted.
+    public func request(_ convo: String, by inviter: String) { convos[convo]?.inviter = inviter }
+    /// Another device of the caller has accepted the convo.
+    public func accept(_ convo: String) { convos[convo]?.inviter = nil }
+    /// Whether the caller is a member of the convo.
+    public func hasCaller(_ convo: String) -> Bool { convos[convo]?.members.contains(Self.caller) == true }
+    public private(set) var policy = "everyone"
+    public private(set) var blocks: Set<String> = []
 
     /// How many claims of KeyPackages there were.
     public private(set) var claims = 0
@@ -519,6 +543,7 @@ public actor ModelServer: Transport {
         ]
         view["successorConvoId"] = convo.successor
         view["predecessorConvoId"] = convo.predecessor
+        if let inviter = convo.inviter { view.merge(["request": true, "invitedBy": inviter]) { $1 } }
         return view
     }
 
