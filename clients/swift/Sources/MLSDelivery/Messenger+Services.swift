@@ -2,8 +2,19 @@ import Foundation
 
 /// KeyPackages, and receipts of those that other services than the convo's have given.
 struct Claimed: Sendable {
+    var people: Set<DID> = []
     var packages: [Data] = []
     var receipts: [String]?
+    var names: Set<String> = []
+
+    mutating func add(_ kept: [KeptClaim]) {
+        for one in kept {
+            people.insert(one.account)
+            packages += one.packages
+            if let more = one.receipts { receipts = (receipts ?? []) + more }
+            names.insert(one.name)
+        }
+    }
 }
 
 /// People and convos of other services: docs/NETWORK.md.
@@ -22,26 +33,32 @@ extension Messenger {
 
     // MARK: Inviting
 
-    /// Claims a KeyPackage of each device of each person, at the person's home. If not `all` are needed, it goes on
-    /// without those who have none, or whose home does not answer. Errors: `noKeyPackage`, and those of the
-    /// service.
-    func claim(_ members: [DID], convo: String?, all: Bool = true) async throws -> Claimed {
+    /// The most accounts of one claim.
+    private static let mostClaimed = 100
+
+    /// Claims a KeyPackage of each device of each person, at the person's home, unless an attempt before has done it. If
+    /// not `all` are needed, it does not wait for a home that does not answer. Errors: those of the service.
+    func claim(_ members: [DID], _ convo: String?, _ all: Bool, _ claimed: inout Claimed) async throws {
         let here = try await services.of(convo ?? "") ?? services.home
         let suite = try await mls.cipherSuite
-        var claimed = Claimed()
         for (home, people) in try await homes(of: members, at: here, all: all) {
             let isHere = home == here
-            let claim = GetKeyPackages.Parameters(
-                dids: people, cipherSuite: suite, convoId: isHere ? convo : nil, receipts: isHere ? nil : true
-            )
-            let found: [Defs.KeyPackageRef]
-            do { found = try await ask(GetKeyPackages.self, claim, at: home, once: !all && !isHere).keyPackages } catch where !all && !isHere { continue }
-            let packages = try await admitted(found.map(\.keyPackage.data), people, all)
-            for person in people where all && !packages.contains(where: { $0.account == person }) { throw MessengerError.noKeyPackage(person) }
-            claimed.packages += packages.map { $0.package }
-            if !isHere { claimed.receipts = (claimed.receipts ?? []) + found.compactMap(\.receipt) }
+            let before = try await kept(people, at: home, withReceipts: !isHere)
+            claimed.add(before)
+            claiming.formUnion(before.map(\.name))
+            let others = people.filter { person in !before.contains { $0.account == person } }
+            for first in stride(from: 0, to: others.count, by: Self.mostClaimed) {
+                let some = Array(others[first..<min(first + Self.mostClaimed, others.count)])
+                let claim = GetKeyPackages.Parameters(
+                    dids: some, cipherSuite: suite, convoId: isHere ? convo : nil, receipts: isHere ? nil : true
+                )
+                let found: [Defs.KeyPackageRef]
+                do { found = try await ask(GetKeyPackages.self, claim, at: home, once: !all && !isHere).keyPackages } catch where !all && !isHere { continue }
+                let new = try await keep(admitted(found.map(\.keyPackage.data), some, all), found, at: home, withReceipts: !isHere)
+                claimed.add(new)
+                claiming.formUnion(new.map(\.name))
+            }
         }
-        return claimed
     }
 
     /// The KeyPackages of devices that those people list whom this person has asked for: the service has chosen them, and

@@ -303,6 +303,10 @@ public actor ModelServer: Transport {
 
     private func run(_ nsid: String, _ id: String, _ input: [String: Any]) throws -> Answer {
         if let refusal = invalid(input) { return refusal }
+        if let left = refusing[nsid], left > 0 {
+            refusing[nsid] = left - 1
+            return refusal(403, "NotPermitted", "the caller may not do this")
+        }
         switch nsid {
         case PublishKeyPackages.nsid: return publish(input)
         case GetKeyPackageStats.nsid: return stats(input)
@@ -466,6 +470,14 @@ public actor ModelServer: Transport {
 
     /// How many claims of KeyPackages there were.
     public private(set) var claims = 0
+    /// Whose KeyPackages were claimed, each time.
+    public private(set) var claimedOf: [String] = []
+    /// Who has no KeyPackages now.
+    private var empty: Set<String> = []
+    public func setEmpty(_ did: String, _ isEmpty: Bool) { if isEmpty { empty.insert(did) } else { empty.remove(did) } }
+    /// How many calls of a method are refused from now on.
+    private var refusing: [String: Int] = [:]
+    public func refuse(_ nsid: String, times: Int) { refusing[nsid] = times }
 
     // MARK: Other services
 
@@ -496,7 +508,8 @@ public actor ModelServer: Transport {
 
     private func claim(_ input: [String: Any]) -> Answer {
         claims += 1
-        let dids = (input["dids"] as? [String] ?? []).filter { !$0.hasPrefix(Self.withoutKeyPackages) }
+        let dids = (input["dids"] as? [String] ?? []).filter { !$0.hasPrefix(Self.withoutKeyPackages) && !empty.contains($0) }
+        claimedOf += dids
         let withReceipts = input["receipts"] as? String == "true"
         return ok(["keyPackages": dids.map { did -> [String: String] in
             ["did": did, "keyPackage": FakeMLS.keyPackage(of: claimed[did] ?? FakeMLS.leaf(of: did)).base64EncodedString(), "cipherSuite": "suite"].merging(withReceipts ? ["receipt": "of " + did] : [:]) { $1 }
