@@ -5,14 +5,17 @@ extension Messenger {
     /// It returns nil if the group is so already. MLS stages one commit, so a pending one is waited
     /// for; a recovery does not wait, because the pending one waits for it, and is made anew after
     /// it.
-    func commit(_ plan: Plan, _ convo: String, recovering: Bool = false) async throws -> Write? {
+    func commit(_ plan: Plan, _ convo: String, recovering: Bool = false, missing: [Missing] = []) async throws -> Write? {
         while true {
             try await readToItsEnd(convo)
             let (write, before): (Write?, Write?) = try await turn.take {
                 let pending = await self.outbox.pending
                 if !recovering, let before = pending.first(where: { $0.lane == convo && $0.isCommit }) { return (nil, before) }
                 guard let draft = try await self.draftCommit(plan, convo) else { return (nil, nil) }
-                return (try await self.outbox.add(draft, with: self.changes(for: draft)), nil)
+                var changes = try await self.changes(for: draft)
+                if let id = plan.id { changes.merge(try await self.using(plan.packages, by: id)) { $1 } }
+                changes.merge(try await self.stored(missing, in: convo)) { $1 }
+                return (try await self.outbox.add(draft, with: changes), nil)
             }
             guard let before else { return write }
             _ = try await outbox.finished(before.id)
@@ -138,6 +141,7 @@ extension Messenger {
     }
 
     private func apply(_ write: Write, _ answer: Data) async throws {
+        try await release(claimsOf: write)
         switch write.nsid {
         case CreateConvo.nsid: try await opened(write, Service.read(CreateConvo.Output.self, answer))
         case ResetConvo.nsid:
@@ -146,7 +150,10 @@ extension Messenger {
             try await followOwn(write, to: successor.id)
         case ProcessExternalCommit.nsid: try await entered(write, answer)
         case AddMembers.nsid, SubmitCommit.nsid, LeaveConvo.nsid:
-            if write.digest == nil { return try await change(write.lane) { $0.left = true } } // leaving needs no commit
+            if write.digest == nil { // leaving needs no commit
+                try await change(write.lane) { $0.left = true }
+                return try await answered(write)
+            }
             let hasChanged = try await turn.take {
                 var thread = try await self.thread(write.lane)
                 let before = try await self.mls.members(of: thread.groupId) ?? []
@@ -159,6 +166,7 @@ extension Messenger {
                 return !news.isEmpty
             }
             if hasChanged { changed(write.lane) }
+        case AcceptConvo.nsid: try await answered(write)
         case PublishKeyPackages.nsid:
             for result in try Service.read(PublishKeyPackages.Output.self, answer).results where result.status == .rejected {
                 tell(.failed("a KeyPackage was refused: \(result.message ?? "")"))
@@ -168,8 +176,8 @@ extension Messenger {
     }
 
     private func opened(_ write: Write, _ convo: Defs.ConvoView) async throws {
-        try await turn.take {
-            if try await self.records.read(Thread.self, Thread.prefix + convo.id) != nil { return } // before a kill
+        let missing: [Missing] = try await turn.take {
+            if try await self.records.read(Thread.self, Thread.prefix + convo.id) != nil { return [] } // before a kill
             try await self.mls.confirm(groupID: write.note)
             var changes = try await self.mls.takeChanges()
             var thread = Thread(convoId: convo.id, groupId: write.note, entered: convo.epoch)
@@ -179,9 +187,13 @@ extension Messenger {
             if let origin = MLSDelivery.convo(of: write.body) {
                 changes.merge(try await self.services.succession(of: origin, to: convo.id)) { _, new in new }
             }
+            let missing = try await self.missing(inGroup: hexadecimal(write.note), of: convo.id)
+            changes.merge(missing.changes) { $1 }
             try await self.records.write(changes)
+            return missing.missing
         }
         changed(convo.id)
+        note(missing, in: convo.id)
     }
 
     /// The device has no keys for older entries: it reads behind its own commit.
@@ -209,8 +221,9 @@ extension Messenger {
     }
 
     func refused(_ write: Write, because error: ServiceError) async throws {
+        try await release(claimsOf: write, because: error)
         if write.nsid == ResetConvo.nsid { return try await discardGroup(of: write) }
-        guard let digest = write.digest else { return }
+        guard let digest = write.digest else { return try await waitAgain(write) }
         try await turn.take {
             if write.isCommit, let thread = try await self.records.read(Thread.self, Thread.prefix + write.lane) {
                 do { try await self.mls.discard(groupID: thread.groupId) } catch { await self.tell(.failed("\(error)")) }

@@ -30,17 +30,24 @@ extension Messenger {
             for convo in try await convos() where try await services.of(convo) == service { syncLater(convo) }
             return
         }
+        let before = try await records.list(SavedRequest.self, SavedRequest.prefix)
+        var waiting: Set<String> = []
         var cursor: String?
         repeat {
             let page = try await ask(GetConvos.self, .init(cursor: cursor), at: service)
             for convo in page.conversations where try await services.speaks(service, for: convo.id) {
-                if try await records.read(Thread.self, Thread.prefix + convo.id) != nil {
+                let thread = try await records.read(Thread.self, Thread.prefix + convo.id)
+                if convo.request == true { waiting.insert(convo.id) }
+                if convo.request == true, thread == nil || thread?.left == true {
+                    try await note(ConvoRequest(convo, for: account))
+                } else if thread != nil {
                     syncLater(convo.id)
-                } else if convo.request == true {
-                    tell(.request(convoId: convo.id))
+                } else if try await request(of: convo.id)?.answer != nil {
+                    // It goes on by itself.
                 } else if let old = convo.predecessorConvoId, try await records.read(Thread.self, Thread.prefix + old) != nil {
                     goOnLater(old, convo.id)
                 } else {
+                    try await forgetRequest(of: convo.id) // another device of the person has accepted it
                     joinLater(convo.id)
                 }
             }
@@ -48,8 +55,12 @@ extension Messenger {
         } while cursor != nil
         if services.home != nil {
             let all = try await patiently(at: service) { try await self.invitations($0) }
-            for open in all where open.state == .open { tell(.invitation(open)) }
+            for open in all where open.state == .open {
+                waiting.insert(open.convoId)
+                try await note(ConvoRequest(open))
+            }
         }
+        try await forgetRequests(before, but: waiting, at: service)
         if service == services.home { later { try await $0.restock() } }
     }
 
@@ -105,29 +116,31 @@ extension Messenger {
 
     private func take(_ event: StreamConvoEvents.Event, from service: DID?) async throws {
         switch event {
-        case .messageEvent(let event): try await known(event.message.convoId)
-        case .commitEvent(let event): try await known(event.convoId)
+        case .messageEvent(let event): try await known(event.message.convoId, request: event.request)
+        case .commitEvent(let event): try await known(event.convoId, request: event.request)
         case .welcomeEvent(let event):
             if event.request == true {
-                tell(.request(convoId: event.convoId))
-            } else if try await event.deviceId == mls.deviceID {
-                joinLater(event.convoId)
+                try await ask(about: event.convoId)
+            } else {
+                let (isAccepted, device) = try await (isAcceptedByAnother(event.convoId, request: event.request), mls.deviceID)
+                if isAccepted || event.deviceId == device { joinLater(event.convoId) }
             }
         case .membershipEvent(let event):
+            try await take(membership: event)
             tell(.membership(event))
             if event.commitNeeded == true, event.did != account { later { try await $0.removeIfGone(event.did, from: event.convoId) } }
         case .roleEvent(let event): tell(.role(event))
         case .metadataEvent(let event): tell(.renamed(convoId: event.convoId))
         case .arrivalEvent(let event): tell(.arrived(event))
         case .resetEvent(let event):
-            try await known(event.convoId)
+            try await known(event.convoId, request: event.request)
             guard let successor = event.successorConvoId else { break }
             do { try await note(successor, of: event.convoId) } catch let error as MessengerError { // before the cursor moves
                 return tell(.failed(String(describing: error)))
             }
             goOnLater(event.convoId, successor)
         case .keyPackagesEvent: later { try await $0.restock() }
-        case .invitationEvent(let event): if try await event.deviceId == mls.deviceID { tell(.invitation(.init(event))) }
+        case .invitationEvent(let event): if try await event.deviceId == mls.deviceID { try await take(invitation: .init(event)) }
         case .infoEvent(let event):
             guard event.info.hasPrefix("OutdatedCursor") else { break }
             try await catchUp(at: service)
@@ -136,8 +149,25 @@ extension Messenger {
         }
     }
 
-    private func known(_ convo: String) async throws {
+    private func known(_ convo: String, request: Bool?) async throws {
+        if try await isAcceptedByAnother(convo, request: request) { joinLater(convo) }
         if try await records.read(Thread.self, Thread.prefix + convo) != nil { syncLater(convo) }
+    }
+
+    private func take(membership event: StreamConvoEvents.MembershipEvent) async throws {
+        if event.did == account, event.change != .joined {
+            if try await waits(event.convoId) { try await forgetRequest(of: event.convoId) } // it has ended
+        } else if event.did == account, event.request == true {
+            try await ask(about: event.convoId)
+        } else if try await isAcceptedByAnother(event.convoId, request: event.request) {
+            joinLater(event.convoId)
+        }
+    }
+
+    private func take(invitation: GetInvitations.Invitation) async throws {
+        if invitation.state == .open { return try await note(ConvoRequest(invitation)) }
+        guard try await request(of: invitation.convoId)?.request.service == invitation.service else { return }
+        try await forgetRequest(of: invitation.convoId)
     }
 }
 

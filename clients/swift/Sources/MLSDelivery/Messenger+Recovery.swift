@@ -173,6 +173,10 @@ extension Messenger {
         let roster = try await ask(GetConvo.self, .init(convoId: convo)).convo.members.map(\.did)
         let gone = members.filter { !roster.contains($0) }
         if gone.isEmpty { return }
-        _ = try await commit(Plan(add: gone, claim(gone, convo: convo)), convo, recovering: true)
+        try await withClaim(gone, convo: convo) { claimed in
+            let missing = try await lacking(gone, claimed)
+            _ = try await commit(Plan(add: gone.filter(claimed.people.contains), claimed), convo, recovering: true, missing: missing)
+            note(missing, in: convo)
+        }
     }
 }

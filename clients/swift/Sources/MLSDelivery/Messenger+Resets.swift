@@ -4,9 +4,6 @@ import Foundation
 extension Messenger {
     // MARK: Resetting
 
-    /// The most accounts of one claim.
-    private static let mostClaimed = 100
-
     /// Replaces a group that is beyond repair by a new one, and goes on in it. It is not for a device that
     /// lost its state. The new group has the devices of all other members who have KeyPackages; every other
     /// device enters it by external commit.
@@ -27,14 +24,7 @@ extension Messenger {
         // Who is not in the group is not taken along because the service says so: others would not follow.
         let people = try await Set((mls.members(of: thread(convo).groupId) ?? []).map(\.account))
         let others = view.members.map(\.did).filter { $0 != account && people.contains($0) }
-        var all = Claimed()
-        for first in stride(from: 0, to: others.count, by: Self.mostClaimed) {
-            let some = Array(others[first..<min(first + Self.mostClaimed, others.count)])
-            let claimed = try await claim(some, convo: convo, all: false)
-            all.packages += claimed.packages
-            if let receipts = claimed.receipts { all.receipts = (all.receipts ?? []) + receipts }
-        }
-        return try await addReset(of: convo, reason, all)
+        return try await withClaim(others, convo: convo, all: false) { try await addReset(of: convo, reason, $0) }
     }
 
     private func addReset(of convo: String, _ reason: ResetConvo.Input.Reason, _ claimed: Claimed) async throws -> Write {
@@ -47,7 +37,8 @@ extension Messenger {
             )
             // Its lane is its own: the convo's may be held.
             let draft = try Draft(ResetConvo.self, input, lane: Self.lane(ofReset: convo), note: group.id)
-            return try await self.outbox.add(draft, with: self.mls.takeChanges())
+            let used = try await self.using(claimed.packages, by: hexadecimal(group.id))
+            return try await self.outbox.add(draft, with: self.mls.takeChanges().merging(used) { $1 })
         }
     }
 

@@ -2,8 +2,19 @@ import Foundation
 
 /// KeyPackages, and receipts of those that other services than the convo's have given.
 struct Claimed: Sendable {
+    var people: Set<DID> = []
     var packages: [Data] = []
     var receipts: [String]?
+    var names: Set<String> = []
+
+    mutating func add(_ kept: [KeptClaim]) {
+        for one in kept {
+            people.insert(one.account)
+            packages += one.packages
+            if let more = one.receipts { receipts = (receipts ?? []) + more }
+            names.insert(one.name)
+        }
+    }
 }
 
 /// People and convos of other services: docs/NETWORK.md.
@@ -22,26 +33,32 @@ extension Messenger {
 
     // MARK: Inviting
 
-    /// Claims a KeyPackage of each device of each person, at the person's home. If not `all` are needed, it goes on
-    /// without those who have none, or whose home does not answer. Errors: `noKeyPackage`, and those of the
-    /// service.
-    func claim(_ members: [DID], convo: String?, all: Bool = true) async throws -> Claimed {
+    /// The most accounts of one claim.
+    private static let mostClaimed = 100
+
+    /// Claims a KeyPackage of each device of each person, at the person's home, unless an attempt before has done it. If
+    /// not `all` are needed, it does not wait for a home that does not answer. Errors: those of the service.
+    func claim(_ members: [DID], _ convo: String?, _ all: Bool, _ claimed: inout Claimed) async throws {
         let here = try await services.of(convo ?? "") ?? services.home
         let suite = try await mls.cipherSuite
-        var claimed = Claimed()
         for (home, people) in try await homes(of: members, at: here, all: all) {
             let isHere = home == here
-            let claim = GetKeyPackages.Parameters(
-                dids: people, cipherSuite: suite, convoId: isHere ? convo : nil, receipts: isHere ? nil : true
-            )
-            let found: [Defs.KeyPackageRef]
-            do { found = try await ask(GetKeyPackages.self, claim, at: home, once: !all && !isHere).keyPackages } catch where !all && !isHere { continue }
-            let packages = try await admitted(found.map(\.keyPackage.data), people, all)
-            for person in people where all && !packages.contains(where: { $0.account == person }) { throw MessengerError.noKeyPackage(person) }
-            claimed.packages += packages.map { $0.package }
-            if !isHere { claimed.receipts = (claimed.receipts ?? []) + found.compactMap(\.receipt) }
+            let before = try await kept(people, at: home, withReceipts: !isHere)
+            claimed.add(before)
+            claiming.formUnion(before.map(\.name))
+            let others = people.filter { person in !before.contains { $0.account == person } }
+            for first in stride(from: 0, to: others.count, by: Self.mostClaimed) {
+                let some = Array(others[first..<min(first + Self.mostClaimed, others.count)])
+                let claim = GetKeyPackages.Parameters(
+                    dids: some, cipherSuite: suite, convoId: isHere ? convo : nil, receipts: isHere ? nil : true
+                )
+                let found: [Defs.KeyPackageRef]
+                do { found = try await ask(GetKeyPackages.self, claim, at: home, once: !all && !isHere).keyPackages } catch where !all && !isHere { continue }
+                let new = try await keep(admitted(found.map(\.keyPackage.data), some, all), found, at: home, withReceipts: !isHere)
+                claimed.add(new)
+                claiming.formUnion(new.map(\.name))
+            }
         }
-        return claimed
     }
 
     /// The KeyPackages of devices that those people list whom this person has asked for: the service has chosen them, and
@@ -80,7 +97,7 @@ extension Messenger {
 
     /// The invitations of this device to convos of other services, the newest first; after a move those that are
     /// at the old home, too, if it answers.
-    public func invitations() async throws -> [GetInvitations.Invitation] {
+    func invitations() async throws -> [GetInvitations.Invitation] {
         var all = try await patiently { try await self.invitations($0) }
         for former in try await services.former() { all += (try? await invitations(services.at(former.service))) ?? [] }
         return all
@@ -101,24 +118,26 @@ extension Messenger {
     /// Accepts an invitation. When it returns, that is stored, and the person's home knows it. Then the device
     /// joins at the convo's service, also after a kill, and follows its events. Errors: `notAt`, `noWay`, and
     /// those of the service.
-    public func acceptInvitation(to convo: String, at service: DID) async throws {
+    func acceptInvitation(to convo: String, at service: DID) async throws {
         let input = AcceptInvitation.Input(convoId: convo, service: service)
         try input.check()
         try await checkID(convo)
         try await services.place(Elsewhere(convoId: convo, service: service, answer: .accepted))
         try await answer(convo) { _ = try await $0.call(AcceptInvitation.self, input) }
+        try await forgetRequest(of: convo)
         later { try await $0.enter(convo, service) }
     }
 
     /// Declines an invitation. The convo's service is told, too, also after a kill. If the device is in the convo,
     /// it leaves.
-    public func declineInvitation(to convo: String, at service: DID) async throws {
+    func declineInvitation(to convo: String, at service: DID) async throws {
         let input = DeclineInvitation.Input(convoId: convo, service: service)
         try input.check()
         try await checkID(convo)
         if try await isIn(convo), try await services.of(convo) == service { return _ = try await leave(convo) }
         try await services.place(Elsewhere(convoId: convo, service: service, answer: .declined))
         try await answer(convo) { _ = try await $0.call(DeclineInvitation.self, input) }
+        try await forgetRequest(of: convo)
         later { try await $0.refuse(convo) }
     }
 
@@ -132,7 +151,10 @@ extension Messenger {
         for home in try await [services.home] + services.former().map(\.service) {
             do { return try await patiently(at: home, call) } catch where isRefusal(error) { refusal = refusal ?? error }
         }
-        if try await !isIn(convo) { try await services.forget(convo) }
+        if try await !isIn(convo) {
+            try await services.forget(convo)
+            try await forgetRequest(of: convo)
+        }
         if let refusal { throw refusal }
     }
 
@@ -145,6 +167,7 @@ extension Messenger {
             if try await !isIn(convo) { try await services.forget(convo) }
             throw error
         }
+        try await forgetRequest(of: convo) // a kill has come before that
         listen(to: service)
         try await register(at: service)
     }
@@ -153,6 +176,7 @@ extension Messenger {
         let input = LeaveConvo.Input(convoId: convo)
         do { _ = try await patiently { try await $0.call(LeaveConvo.self, input) } } catch where isRefusal(error) {} // it has ended
         try await services.forget(convo)
+        try await forgetRequest(of: convo)
     }
 
     /// Goes on with what an earlier life has not finished.

@@ -9,9 +9,10 @@ extension Messenger {
     /// as soon as it can. If joining fails, it says so to the service, keeps the bytes, and fetches
     /// once more. If that fails too, it comes back by an external commit. It can be called again
     /// after a kill at any point. A Welcome for another group than the convo's, or for one that the device has, is
-    /// refused. Errors: `needsInvitation`, `unknownConvo`, ``ContraryGroup``.
+    /// refused. Errors: `needsInvitation`, `unknownConvo`, `waitsForAnswer`, ``ContraryGroup``.
     public func join(_ convo: String) async throws {
         try await checkID(convo)
+        if try await waits(convo) { throw MessengerError.waitsForAnswer(convoId: convo) }
         if let running = joining[convo] { return try await running.value }
         let task = Task { try await self.joinNow(convo) }
         joining[convo] = task

@@ -4,13 +4,12 @@ import Foundation
 public enum MessengerEvent: Sendable, Hashable {
     /// The convo has new entries: `inbox`.
     case received(convoId: String)
-    /// Somebody whom the account shares no convo with invited it. The app asks the person, and calls
-    /// `accept` or `leave`.
-    case request(convoId: String)
+    /// Somebody whom the person shares no convo with, or somebody of another service, has invited the person: the app
+    /// asks, and calls `accept` or `decline`. A kill does not lose it: see `news`. `requests` lists what waits.
+    case request(ConvoRequest)
     case joined(convoId: String)
-    /// Somebody of another service has invited this device: the app asks the person, and calls `acceptInvitation` or
-    /// `declineInvitation`. An open one can come again. Or it has ended, by its `state`.
-    case invitation(GetInvitations.Invitation)
+    /// Somebody could not be added yet, and is invited later: `missing` lists them.
+    case missing(Missing)
     /// The device cannot join, nor come back by itself: a member has to add the account again.
     case needsInvitation(convoId: String)
     case membership(StreamConvoEvents.MembershipEvent)
@@ -49,12 +48,14 @@ public enum MessengerError: Error, Hashable {
     case needsInvitation(convoId: String)
     /// The convo was reset before.
     case moved(convoId: String, successor: String)
-    /// The claim returned no KeyPackage of the account, or none of a device that it lists.
+    /// There is no KeyPackage of the account, or none of a device that it lists, nor of anybody else who was asked for.
     case noKeyPackage(DID)
     /// The convo is at another service than this one.
     case notAt(DID, convoId: String)
     /// The messenger has no way to other services.
     case noWay(DID)
+    /// The convo is a request, which its person has not accepted.
+    case waitsForAnswer(convoId: String)
     /// MLS cannot read an entry of the log.
     case unreadable(convoId: String, seq: Int, String)
 }
@@ -95,6 +96,8 @@ public actor Messenger {
     var clear: Set<String> = [] // convos whose devices are all known
     var removing: Set<String> = [] // devices that were taken out, by convo and key
     var following: [String: String?] = [:] // convos whose successors are entered now; a successor: once more
+    var inviting = false // who is missing is invited now
+    var claiming: Set<String> = [] // claims of KeyPackages that calls use now
     var told: Set<String> = [] // news of devices that the app has had in this life
     var compared = false // the KeyPackages that the service has with those of the device
     var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
@@ -161,6 +164,8 @@ public actor Messenger {
         try await goOnAgain()
         for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
         try await resumeServices()
+        try await enterAgain()
+        if await !records.names(Missing.prefix).isEmpty { inviteLater() }
         self.listening = listening
         for service in try await services.all() { listen(to: service) }
     }
@@ -340,25 +345,34 @@ public actor Messenger {
     }
 
     /// Creates a convo with the members, of each of whom it claims KeyPackages: for that it waits
-    /// until their homes answer. The answer of the write names the convo.
+    /// until their homes answer. Who has none is invited later: `missing`. The answer of the write names the convo.
+    /// Error: `noKeyPackage` if nobody of them has any.
     @discardableResult
     public func create(with members: [DID], metadata: Defs.ConvoMetadata? = nil) async throws -> Write {
         try CreateConvo.Input(cipherSuite: "", groupId: "", initialMembers: members, metadata: metadata).check()
         try await listDevice()
-        let claimed = try await claim(members, convo: nil)
-        return try await turn.take {
-            let group = try await self.startGroup(claimed.packages)
-            let draft = try await Draft(
-                CreateConvo.self,
-                .init(
-                    cipherSuite: self.mls.cipherSuite, groupId: hexadecimal(group.id), currentEpoch: group.epoch,
-                    groupInfo: Bytes(group.info), initialMembers: members, metadata: metadata, receipts: claimed.receipts,
-                    welcomeMessage: group.welcome.map(Base64Text.init)
-                ),
-                lane: "create/" + hexadecimal(group.id), note: group.id // no convo waits for another
-            )
-            return try await self.outbox.add(draft, with: self.mls.takeChanges())
+        return try await withClaim(members, convo: nil) { claimed in
+            let missing = try await lacking(members, claimed)
+            return try await turn.take { try await self.addConvo(members.filter(claimed.people.contains), claimed, missing, metadata) }
         }
+    }
+
+    /// The caller has the turn.
+    private func addConvo(_ members: [DID], _ claimed: Claimed, _ missing: [Missing], _ metadata: Defs.ConvoMetadata?) async throws -> Write {
+        let group = try await startGroup(claimed.packages)
+        let name = hexadecimal(group.id)
+        let draft = try await Draft(
+            CreateConvo.self,
+            .init(
+                cipherSuite: mls.cipherSuite, groupId: name, currentEpoch: group.epoch, groupInfo: Bytes(group.info), initialMembers: members,
+                metadata: metadata, receipts: claimed.receipts, welcomeMessage: group.welcome.map(Base64Text.init)
+            ),
+            lane: "create/" + name, note: group.id // no convo waits for another
+        )
+        var changes = try await mls.takeChanges()
+        changes.merge(try await using(claimed.packages, by: name)) { $1 }
+        changes.merge(try stored(missing, in: name)) { $1 }
+        return try await outbox.add(draft, with: changes)
     }
 
     /// Starts a group with the devices of the KeyPackages: `confirm` puts the device into the epoch that has
@@ -373,12 +387,18 @@ public actor Messenger {
         return (id, staged.epoch, staged.groupInfo, staged.welcome)
     }
 
-    /// Adds accounts.
+    /// Adds accounts. Who has no KeyPackages is invited later: `missing`. Errors: `unknownConvo`, and `noKeyPackage` if
+    /// nobody of them has any.
     @discardableResult
     public func add(_ members: [DID], to convo: String) async throws -> Write? {
         try AddMembers.Input(convoId: convo, didList: members).check()
         _ = try await thread(convo)
-        return try await commit(Plan(add: members, claim(members, convo: convo)), convo)
+        return try await withClaim(members, convo: convo) { claimed in
+            let missing = try await lacking(members, claimed)
+            let write = try await commit(Plan(add: members.filter(claimed.people.contains), claimed), convo, missing: missing)
+            note(missing, in: convo)
+            return write
+        }
     }
 
     /// The admins of a convo, as its service reports. They remove people, and name the convo.
@@ -426,13 +446,6 @@ public actor Messenger {
         try await checkID(convo)
         try await retire(convo)
         return try await outbox.add(Draft(LeaveConvo.self, .init(convoId: convo), lane: convo))
-    }
-
-    /// Accepts a request.
-    @discardableResult
-    public func accept(_ convo: String) async throws -> Write {
-        try await checkID(convo)
-        return try await outbox.add(Draft(AcceptConvo.self, .init(convoId: convo), lane: convo))
     }
 
     /// Says whether the Welcomes that this person has sent have arrived: one for each device that it has
@@ -487,6 +500,8 @@ public actor Messenger {
 
 /// What a commit is to do, as its write's note: from it, a commit that lost its epoch is made again.
 struct Plan: Codable {
+    /// Of an addition: by it the claims of its KeyPackages name it.
+    var id: String?
     var add: [DID] = []
     var packages: [Data] = []
     var receipts: [String]?
@@ -497,7 +512,9 @@ struct Plan: Codable {
 
     init(remove: DID? = nil, removeDevice: Leaf? = nil) { (self.remove, self.removeDevice) = (remove, removeDevice) }
 
-    init(add: [DID], _ claimed: Claimed) { (self.add, packages, receipts) = (add, claimed.packages, claimed.receipts) }
+    init(add: [DID], _ claimed: Claimed) {
+        (id, self.add, packages, receipts) = (UUID().uuidString, add, claimed.packages, claimed.receipts)
+    }
 
     var change: GroupChange {
         GroupChange(add: packages, remove: remove.map { [$0] } ?? [], removeDevices: removeDevice.map { [$0] } ?? [])

@@ -41,6 +41,7 @@ public struct News: Codable, Hashable, Sendable, Identifiable {
     public enum Content: Codable, Hashable, Sendable {
         case device(DeviceNews)
         case finding(Finding)
+        case request(ConvoRequest)
     }
 
     /// Ascending.
@@ -56,6 +57,7 @@ public struct News: Codable, Hashable, Sendable, Identifiable {
         switch content {
         case .device(let news): .device(news)
         case .finding(let finding): .finding(finding)
+        case .request(let request): .request(request)
         }
     }
 }

@@ -145,9 +145,9 @@ final class DevTests: XCTestCase {
         let created = try await alice.outbox.finished(alice.create(with: [bob.account]).id)
         let convo = try XCTUnwrap(created.answer(of: CreateConvo.self)).id
         for await event in bobHears {
-            if case .request(convo) = event {
-                _ = try await bob.accept(convo)
-                try await bob.join(convo)
+            if case .request(let request) = event {
+                XCTAssertEqual([request.convoId, request.invitedBy.rawValue], [convo, alice.account.rawValue])
+                try await bob.accept(request.convoId)
             }
             if case .joined(convo) = event { break }
         }

@@ -55,11 +55,11 @@ final class NetworkTests: XCTestCase {
             return try XCTUnwrap(made.answer(of: CreateConvo.self), "\(made.state)").id
         }
 
-        /// Accepts the next invitation, and waits until it has joined.
+        /// Accepts the next request, and waits until it has joined.
         func joins() async throws {
-            let invitation = try await hears { if case .invitation(let event) = $0 { event } else { nil } }
-            try await messenger.acceptInvitation(to: invitation.convoId, at: invitation.service)
-            _ = try await hears { $0 == .joined(convoId: invitation.convoId) ? true : nil }
+            let request = try await hears { if case .request(let request) = $0 { request } else { nil } }
+            try await messenger.accept(request.convoId)
+            _ = try await hears { $0 == .joined(convoId: request.convoId) ? true : nil }
         }
     }
 
@@ -171,9 +171,7 @@ final class NetworkTests: XCTestCase {
 
         let frank = try await new(at: 2) // its service knows bob's new home only
         let next = try await frank.create(with: [bob.account])
-        _ = try await moved.hears { $0 == .request(convoId: next) ? true : nil }
-        try await moved.messenger.accept(next)
-        try await moved.messenger.join(next)
+        try await moved.joins()
         try await moved.text("at the new home", to: next)
         try await frank.reads(["at the new home"], in: next)
         await stop(moved)

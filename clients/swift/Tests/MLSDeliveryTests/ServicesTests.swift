@@ -209,7 +209,7 @@ final class ServicesTests: XCTestCase {
         for await event in events {
             switch event {
             case .membership(let event): heard.append(event.convoId)
-            case .invitation, .moved: XCTFail("\(event)")
+            case .request, .moved: XCTFail("\(event)")
             default: break
             }
             if heard == [far] { break }
@@ -313,8 +313,9 @@ final class ServicesTests: XCTestCase {
         try await phone.start(listening: isStreamed)
         if !isStreamed { try await phone.catchUp() }
         for await event in events {
-            guard case .invitation(let event) = event else { continue }
-            try await phone.acceptInvitation(to: event.convoId, at: event.service)
+            guard case .request(let request) = event else { continue }
+            XCTAssertEqual(request.service, Self.there)
+            try await phone.accept(request.convoId)
             break
         }
         for await event in events { if event == .joined(convoId: far) { break } }

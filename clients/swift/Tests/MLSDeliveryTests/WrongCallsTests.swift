@@ -104,7 +104,9 @@ final class WrongCallsTests: XCTestCase {
         var writes: [Write] = []
         writes.append(try await phone.send(Data("no attachment".utf8), to: Self.convo, embedUri: ModelServer.noAttachment))
         writes.append(try await phone.leave(Self.unknown)) // before: held for ever, in a lane of its own
-        writes.append(try await phone.accept(Self.unknown))
+        try await phone.accept(Self.unknown)
+        let accepted = await phone.outbox.pending.first { $0.nsid == AcceptConvo.nsid }
+        writes.append(try XCTUnwrap(accepted))
         let input = SendMessage.Input(ciphertext: Bytes(Data([1])), convoId: Self.convo, epoch: 0, senderDid: phone.account)
         writes.append(try await phone.outbox.add(Draft(SendMessage.self, input, lane: Self.convo)))
         let add = AddMembers.Input(convoId: Self.convo, didList: [phone.account], commit: Base64Text(FakeMLS.message(3, Self.group(Self.convo), 0, Data())))

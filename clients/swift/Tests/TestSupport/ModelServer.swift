@@ -37,6 +37,7 @@ public actor ModelServer: Transport {
         var groupInfo: Data?
         var successor: String?
         var predecessor: String?
+        var inviter: String? // it is a request
     }
 
     public struct Welcome: Sendable {
@@ -302,6 +303,10 @@ public actor ModelServer: Transport {
 
     private func run(_ nsid: String, _ id: String, _ input: [String: Any]) throws -> Answer {
         if let refusal = invalid(input) { return refusal }
+        if let left = refusing[nsid], left > 0 {
+            refusing[nsid] = left - 1
+            return refusal(403, "NotPermitted", "the caller may not do this")
+        }
         switch nsid {
         case PublishKeyPackages.nsid: return publish(input)
         case GetKeyPackageStats.nsid: return stats(input)
@@ -319,6 +324,17 @@ public actor ModelServer: Transport {
             }
             invitations[i].state = nsid == AcceptInvitation.nsid ? "accepted" : "declined"
             return ok(["state": invitations[i].state])
+        case GetInvitationPolicy.nsid: return ok(["policy": policy])
+        case SetInvitationPolicy.nsid:
+            policy = input["policy"] as? String ?? ""
+            return ok(["policy": policy])
+        case GetBlocks.nsid: return ok(["blocks": blocks.sorted().map { ["did": $0, "createdAt": "2026-11-22T09:30:00.123Z"] }])
+        case BlockActor.nsid:
+            blocks.insert(input["did"] as? String ?? "")
+            return ok(["blockedAt": "2026-11-22T09:30:00.123Z"])
+        case UnblockActor.nsid:
+            blocks.remove(input["did"] as? String ?? "")
+            return ok(["success": true])
         case RegisterPushTarget.nsid:
             pushTargets.append(input["token"] as? String ?? "")
             return ok([:])
@@ -337,6 +353,7 @@ public actor ModelServer: Transport {
             if nsid == LeaveConvo.nsid, input["commit"] == nil {
                 convo.members.remove(Self.caller)
                 convos[id] = convo
+                if input["block"] as? Bool == true, let inviter = convo.inviter { blocks.insert(inviter) }
                 return ok(["success": true, "newEpoch": convo.epoch])
             }
             let field = input[nsid == SendMessage.nsid ? "ciphertext" : "commit"]
@@ -362,7 +379,9 @@ public actor ModelServer: Transport {
             return ok(["success": true, "newEpoch": convo.epoch, "seq": convo.log.count])
         case CreateAttachment.nsid, GetAttachmentStatus.nsid, CompleteAttachment.nsid, DeleteAttachment.nsid, "blue.catbird.mls.getAttachment":
             return attachment(nsid, id, input)
-        case AcceptConvo.nsid: return ok(["accepted": true])
+        case AcceptConvo.nsid:
+            convos[id]?.inviter = nil
+            return ok(["accepted": true])
         case GetMessages.nsid: return messages(id, convo, input)
         case GetEpoch.nsid: return ok(["convoId": id, "currentEpoch": convo.epoch])
         case GetGroupInfo.nsid:
@@ -440,8 +459,25 @@ public actor ModelServer: Transport {
     private var claimed: [String: Leaf] = [:]
     public func give(_ leaf: Leaf, for did: String) { claimed[did] = leaf }
 
+    /// Makes the convo a request: somebody has invited the caller, who has not accepted.
+    public func request(_ convo: String, by inviter: String) { convos[convo]?.inviter = inviter }
+    /// Another device of the caller has accepted the convo.
+    public func accept(_ convo: String) { convos[convo]?.inviter = nil }
+    /// Whether the caller is a member of the convo.
+    public func hasCaller(_ convo: String) -> Bool { convos[convo]?.members.contains(Self.caller) == true }
+    public private(set) var policy = "everyone"
+    public private(set) var blocks: Set<String> = []
+
     /// How many claims of KeyPackages there were.
     public private(set) var claims = 0
+    /// Whose KeyPackages were claimed, each time.
+    public private(set) var claimedOf: [String] = []
+    /// Who has no KeyPackages now.
+    private var empty: Set<String> = []
+    public func setEmpty(_ did: String, _ isEmpty: Bool) { if isEmpty { empty.insert(did) } else { empty.remove(did) } }
+    /// How many calls of a method are refused from now on.
+    private var refusing: [String: Int] = [:]
+    public func refuse(_ nsid: String, times: Int) { refusing[nsid] = times }
 
     // MARK: Other services
 
@@ -472,7 +508,8 @@ public actor ModelServer: Transport {
 
     private func claim(_ input: [String: Any]) -> Answer {
         claims += 1
-        let dids = (input["dids"] as? [String] ?? []).filter { !$0.hasPrefix(Self.withoutKeyPackages) }
+        let dids = (input["dids"] as? [String] ?? []).filter { !$0.hasPrefix(Self.withoutKeyPackages) && !empty.contains($0) }
+        claimedOf += dids
         let withReceipts = input["receipts"] as? String == "true"
         return ok(["keyPackages": dids.map { did -> [String: String] in
             ["did": did, "keyPackage": FakeMLS.keyPackage(of: claimed[did] ?? FakeMLS.leaf(of: did)).base64EncodedString(), "cipherSuite": "suite"].merging(withReceipts ? ["receipt": "of " + did] : [:]) { $1 }
@@ -519,6 +556,7 @@ public actor ModelServer: Transport {
         ]
         view["successorConvoId"] = convo.successor
         view["predecessorConvoId"] = convo.predecessor
+        if let inviter = convo.inviter { view.merge(["request": true, "invitedBy": inviter]) { $1 } }
         return view
     }
 
