@@ -235,6 +235,11 @@ public actor ModelServer: Transport {
     private var asked: [String: Int] = [:]
     private var waiting: [(nsid: String, times: Int, CheckedContinuation<Void, Never>)] = []
 
+    private var forbidden: Set<String> = []
+
+    /// From now on this person may not call the methods.
+    public func forbid(_ nsids: Set<String>) { forbidden = nsids }
+
     /// From now on all answers of the method are lost; nil: those of no method.
     public func loseAnswers(of nsid: String?) { unanswered = nsid }
 
@@ -302,6 +307,7 @@ public actor ModelServer: Transport {
 
     private func run(_ nsid: String, _ id: String, _ input: [String: Any]) throws -> Answer {
         if let refusal = invalid(input) { return refusal }
+        if forbidden.contains(nsid) { return refusal(403, "NotPermitted", "the caller is no admin of the convo") }
         switch nsid {
         case PublishKeyPackages.nsid: return publish(input)
         case GetKeyPackageStats.nsid: return stats(input)
