@@ -262,6 +262,8 @@ public actor ATProtoAccounts: Accounts {
 extension Route {
     /// The same way, for a call that the PDS itself is to take.
     var toPDS: Route {
-        Route(base: base, renew: renew) { nsid in try await headers(nsid).filter { $0.key.lowercased() != "atproto-proxy" } }
+        var route = Route(base: base, renew: renew) { nsid in try await headers(nsid).filter { $0.key.lowercased() != "atproto-proxy" } }
+        route.proofs = proofs
+        return route
     }
 }

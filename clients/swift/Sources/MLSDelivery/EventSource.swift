@@ -62,6 +62,7 @@ struct EventParser {
 struct EventSource: Sendable {
     let service: Service
     let surroundings: Surroundings
+    let waits: Waits
 
     /// Reads until the task is cancelled. `cursor` is where to begin; nil: with the next event. `opened` is
     /// called for each connection, `take` for each event; only after it has returned does the next
@@ -93,8 +94,8 @@ struct EventSource: Sendable {
                 throw error
             } catch { cause = error }
             if Task.isCancelled { return }
-            let asked = Double(parser.retry ?? 0) / 1000
-            try await surroundings.sleep(max(asked, surroundings.backoff(after: failures, cause)))
+            let asked = min(Double(parser.retry ?? 0) / 1000, 3600)
+            try await waits.pause(max(asked, surroundings.backoff(after: failures, cause)), after: cause)
             failures += 1
         }
     }

@@ -23,7 +23,7 @@ final class File {
 
     /// Locks the file until it is closed or the process ends.
     func lock() throws {
-        guard flock(descriptor, LOCK_EX | LOCK_NB) == 0 else { throw StorageError.inUse(path) }
+        guard flock(descriptor, LOCK_EX | LOCK_NB) == 0 else { throw StoreOpenError(path: path) }
     }
 
     func read() throws -> Data {

@@ -17,6 +17,9 @@ public protocol MLSDevice: Sendable {
 
     /// Makes KeyPackages; with `lastResort`, such as may be used again and again (extension 0x000A).
     func makeKeyPackages(_ count: Int, lastResort: Bool) async throws -> [Data]
+    /// The same, with lifetimes that are valid at `now`, the service's time: the device's own clock can be wrong. Without
+    /// it the library's time is used.
+    func makeKeyPackages(_ count: Int, lastResort: Bool, at now: Date) async throws -> [Data]
     /// The KeyPackageRefs (RFC 9420 §5.2) of all KeyPackages whose private halves the device has, in
     /// lower-case hexadecimal.
     func keyPackageRefs() async throws -> Set<String>
@@ -63,6 +66,12 @@ public protocol MLSDevice: Sendable {
 
     /// The changes of the device's stored state since the last call. Names must begin with `mls/`.
     func takeChanges() async throws -> Changes
+}
+
+extension MLSDevice {
+    public func makeKeyPackages(_ count: Int, lastResort: Bool, at now: Date) async throws -> [Data] {
+        try await makeKeyPackages(count, lastResort: lastResort)
+    }
 }
 
 /// A leaf of a group: a device, by what MLS shows of it.

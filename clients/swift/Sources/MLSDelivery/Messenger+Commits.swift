@@ -18,7 +18,7 @@ extension Messenger {
                 return (try await self.outbox.add(draft, with: changes), nil)
             }
             guard let before else { return write }
-            _ = try await outbox.finished(before.id)
+            do { _ = try await outbox.finished(before.id) } catch is CancellationError where !Task.isCancelled {} // it was dismissed
         }
     }
 
@@ -86,7 +86,7 @@ extension Messenger {
 
     func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite {
         do { return try await rewritten(write) } catch {
-            if error is UnknownDevices { changed(write.lane) }
+            if error is UnknownDevices { watchLater(write.lane) }
             if error is ServiceError || error is NoAnswer || error is UnknownDevices { throw error }
             if await isInterruption(error) { throw error }
             return .never("it cannot be made anew: \(error)")
@@ -168,9 +168,9 @@ extension Messenger {
             if hasChanged { changed(write.lane) }
         case AcceptConvo.nsid: try await answered(write)
         case PublishKeyPackages.nsid:
-            for result in try Service.read(PublishKeyPackages.Output.self, answer).results where result.status == .rejected {
-                tell(.failed("a KeyPackage was refused: \(result.message ?? "")"))
-            }
+            let refused = try Service.read(PublishKeyPackages.Output.self, answer).results.filter { $0.status == .rejected }
+            for result in refused { tell(.failed("a KeyPackage was refused: \(result.message ?? "")")) }
+            if !refused.isEmpty { restockAnew(after: write) }
         default: break
         }
     }

@@ -26,13 +26,19 @@ public struct Device: Codable, Hashable, Sendable {
     var name: String { Self.name(account, key) }
 }
 
-/// A device about which the app can decide.
+/// A device about which the app can decide, or a person.
 public struct Doubt: Hashable, Sendable {
-    public enum Why: String, Sendable { case waiting, unlisted, uninvited }
+    public enum Why: String, Sendable {
+        /// Nothing is encrypted for the device.
+        case waiting, unlisted, uninvited
+        /// Only the service says that the person has left.
+        case left
+    }
+
     public var convoId: String
     public var account: DID
-    public var key: Data
-    /// Why nothing is encrypted for it.
+    /// The device's signature key. nil for a person who has left.
+    public var key: Data?
     public var why: Why
 }
 
@@ -61,6 +67,8 @@ extension Messenger {
     private static let freshFor: TimeInterval = 24 * 3600
     /// So long it takes until it is asked again for a device that is not listed.
     private static let askAgainAfter: TimeInterval = 60
+    /// So many questions of a group are under way at once.
+    private static let mostAtOnce = 8
 
     /// What is known of a leaf's device. It asks nobody.
     func device(_ leaf: Leaf) async throws -> Device {
@@ -79,8 +87,11 @@ extension Messenger {
     /// cannot be asked.
     func judge(_ leaves: [Leaf]) async throws -> [Device] {
         try await withThrowingTaskGroup(of: (Int, Device).self) { group in
-            for (i, leaf) in leaves.enumerated() { group.addTask { (i, try await self.judge(leaf)) } }
             var devices: [Int: Device] = [:]
+            for (i, leaf) in leaves.enumerated() {
+                if i >= Self.mostAtOnce, let (j, device) = try await group.next() { devices[j] = device }
+                group.addTask { (i, try await self.judge(leaf)) }
+            }
             for try await (i, device) in group { devices[i] = device }
             return leaves.indices.compactMap { devices[$0] }
         }
@@ -137,19 +148,24 @@ extension Messenger {
     /// A group has other members: judges them, and again until all are known or gone.
     func changed(_ convo: String) {
         clear.remove(convo)
-        stale.insert(convo)
-        guard watching.insert(convo).inserted else { return }
-        later { try await $0.watch(convo) }
+        versions[convo, default: 0] += 1
+        watchLater(convo)
     }
 
-    private func watch(_ convo: String) async throws {
-        defer { watching.remove(convo) }
+    /// Judges a group until all are known or gone, unless that is under way.
+    func watchLater(_ convo: String) {
+        let version = versioned(convo)
+        if watching.insert(version).inserted { later { try await $0.watch(convo, version) } }
+    }
+
+    /// Names a version of a convo's group: what was judged of one before is old.
+    private func versioned(_ convo: String) -> String { "\(convo) \(versions[convo] ?? 0)" }
+
+    /// Judges one version of a group. The next one has a watch of its own.
+    private func watch(_ convo: String, _ version: String) async throws {
+        defer { watching.remove(version) }
         var attempts = 0
-        while true {
-            stale.remove(convo)
-            let unknown = try await settle(convo)
-            if stale.contains(convo) { continue }
-            if unknown.isEmpty { return }
+        while version == versioned(convo), try await !settle(convo).isEmpty {
             try await surroundings.sleep(surroundings.backoff(after: attempts, CancellationError()))
             attempts += 1
         }
@@ -157,7 +173,6 @@ extension Messenger {
 
     /// Judges a group's devices, unless they are known.
     func settled(_ convo: String) async throws {
-        if let running = settling[convo] { _ = await running.result } // it has perhaps begun before the last entry was read
         if !clear.contains(convo) { _ = try await settle(convo) }
     }
 
@@ -165,18 +180,19 @@ extension Messenger {
     /// stay unknown.
     @discardableResult
     func settle(_ convo: String) async throws -> [Device] {
-        if let running = settling[convo] { return try await running.value }
-        let task = Task { try await self.settleOnce(convo) }
-        settling[convo] = task
+        let version = versioned(convo)
+        if let running = settling[version] { return try await running.value }
+        let task = Task { try await self.settleOnce(convo, version) }
+        settling[version] = task
         return try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
     }
 
-    private func settleOnce(_ convo: String) async throws -> [Device] {
-        defer { settling[convo] = nil } // before anybody sees its end
-        return try await settleNow(convo)
+    private func settleOnce(_ convo: String, _ version: String) async throws -> [Device] {
+        defer { settling[version] = nil } // before anybody sees its end
+        return try await settleNow(convo, version)
     }
 
-    private func settleNow(_ convo: String) async throws -> [Device] {
+    private func settleNow(_ convo: String, _ version: String) async throws -> [Device] {
         guard let thread = try await records.read(Thread.self, Thread.prefix + convo) else { return [] }
         _ = try await judge(records.list(Withheld.self, Withheld.folder(convo)).map(\.leaf)) // also of who has gone since
         guard thread.left != true, let members = try await presentMembers(of: thread) else {
@@ -195,7 +211,7 @@ extension Messenger {
             if let leaf, try await !settle(device, leaf, thread) { unknown.append(device) }
         }
         try await release(convo)
-        if unknown.isEmpty, !stale.contains(convo) { clear.insert(convo) }
+        if unknown.isEmpty, version == versioned(convo) { clear.insert(convo) }
         if unknown.isEmpty || !changed.isEmpty { await outbox.retry(lane: convo) }
         return unknown
     }
@@ -216,20 +232,18 @@ extension Messenger {
         return false
     }
 
-    /// Takes a device out of a group, unless that is under way. The service lets its own person do it, and whoever
-    /// may remove people.
+    /// Takes a device out of a group, once in a life of the messenger and version of the group. The service lets its
+    /// own person do it, whoever may remove people, and everybody if it has proposed that itself.
     func removeLater(_ leaf: Leaf, from convo: String) {
-        let name = convo + "/" + hexadecimal(leaf.signatureKey)
-        guard removing.insert(name).inserted else { return }
-        later { try await $0.remove(leaf, from: convo, as: name) }
+        guard removing.insert(versioned(convo) + "/" + hexadecimal(leaf.signatureKey)).inserted else { return }
+        later { _ = try await $0.commit(Plan(removeDevice: leaf).unasked, convo) }
     }
 
-    private func remove(_ leaf: Leaf, from convo: String, as name: String) async throws {
-        if let write = try await commit(Plan(removeDevice: leaf), convo) {
-            // Who may not remove others leaves it to those who may, for this life.
-            if case .refused = try await outbox.finished(write.id).state { return try await outbox.dismiss([write.id]) }
-        }
-        removing.remove(name)
+    /// Forgets refused removals that the app has not asked for, also those of before a kill: it would not know what they
+    /// are.
+    func dismissUnasked(_ refused: [Write]) async throws {
+        let unasked = refused.filter { $0.isCommit && (try? JSONDecoder().decode(Plan.self, from: $0.note))?.isUnasked == true }
+        if !unasked.isEmpty { try await outbox.dismiss(unasked.map(\.id)) }
     }
 
     /// Changes what is stored of a convo.

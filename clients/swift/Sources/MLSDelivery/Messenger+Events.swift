@@ -4,18 +4,30 @@ extension Messenger {
     /// Follows the stream of a service until the messenger stops. All streams are one for the app.
     func listen(to service: DID?) {
         guard listening, heard.insert(service).inserted else { return }
-        later { try await $0.follow(service) }
+        later { messenger in
+            do { try await messenger.follow(service) } catch {
+                await messenger.stopped(service)
+                throw error
+            }
+        }
     }
+
+    /// A refusal has ended the stream: `resume` opens it again.
+    private func stopped(_ service: DID?) { heard.remove(service) }
 
     /// What happened before, or was missed, is caught up with.
     private func follow(_ service: DID?) async throws {
-        let source = EventSource(service: services.at(service), surroundings: surroundings)
+        let source = EventSource(service: services.at(service), surroundings: surroundings, waits: waits)
         let cursor = await records.data(Name.cursor(service)).map { String(decoding: $0, as: UTF8.self) }
         let first = Once(cursor == nil)
         try await source.read(from: cursor) {
             // Without a cursor the stream begins now: what was before must be looked for.
+            await self.hearSign()
             if await first.take() { try await self.catchUp(at: service) }
-        } take: { try await self.take($0, from: service) }
+        } take: {
+            await self.hearSign()
+            try await self.take($0, from: service)
+        }
     }
 
     /// Reads all convos of the account, and joins those that the device is not in yet. It waits for the home

@@ -35,18 +35,17 @@ extension Messenger {
     }
 
     /// Removes a person who has left, as the service says, if the person or its account says so too: by proposals to
-    /// remove its own leaves, or because it has ended. Of who has never said anything the service need not be doubted: it
-    /// decides anyway whether their Welcome arrives. All members try it. One commit wins, and the others find nothing left
-    /// to do.
+    /// remove its own leaves, or because it has ended. Otherwise it asks the app: who has declined an invitation has no
+    /// leaf to say it with. All members try it. One commit wins, and the others find nothing left to do.
     func removeIfGone(_ member: DID, from convo: String) async throws {
         guard try await records.read(Thread.self, Thread.prefix + convo) != nil else { return }
         do { try await readToItsEnd(convo) } catch let error as ServiceError where RetryRule.verdict(on: error) != .again { return }
         let thread = try await thread(convo)
         let leaves = try await (mls.members(of: thread.groupId) ?? []).filter { $0.account == member }
         if leaves.allSatisfy({ thread.leaving?.contains($0.signatureKey) == true }) { return } // their removal is under way, or done
-        var isGone = thread.silent?.contains(member) == true
-        if !isGone { isGone = try await accounts.hasEnded(member) }
-        if isGone { return _ = try await remove(member, from: convo) }
+        var isGone = try await accounts.hasEnded(member)
+        if !isGone { isGone = await decide(Doubt(convoId: convo, account: member, why: .left)) }
+        if isGone { return _ = try await commit(Plan(remove: member).unasked, convo) }
         try await find(.removal, convo, "convo \(convo): the service says that \(member) has left, and \(member) has not said so")
     }
 }

@@ -140,7 +140,7 @@ extension Messenger {
         }
         switch received {
         case .application(let plaintext, let sender):
-            thread.silent?.removeAll { $0 == sender.account }
+            note(sender, hasWrittenIn: &thread, &page)
             return Reading(content: .message(plaintext), sender: sender.account, leaf: sender)
         case .proposal(let sender, let removed):
             // It leaves: its own person has proposed to remove it.
@@ -148,17 +148,25 @@ extension Messenger {
                 thread.leaving = (thread.leaving ?? []) + [removed.signatureKey]
                 page.hasChanged = true
             }
-            thread.silent?.removeAll { $0 == sender?.account }
+            if let sender { note(sender, hasWrittenIn: &thread, &page) }
             return Reading(content: .proposal, sender: sender?.account)
         case .commit(let sender, let isExternal):
             if isExternal { askForInvitation(sender.account, before, &thread) }
             let news = note(before, try await mls.members(of: thread.groupId) ?? [], &thread)
             page.news += news
             page.hasChanged = page.hasChanged || !news.isEmpty
-            thread.silent?.removeAll { $0 == sender.account }
+            note(sender, hasWrittenIn: &thread, &page)
             return Reading(content: .commit, sender: sender.account)
         case .past: return Reading(content: .unreadable)
         }
+    }
+
+    /// Notes that a person has written, and tells the app if it is the first time since the person was added: MLS shows
+    /// now that it has joined.
+    private func note(_ sender: Leaf, hasWrittenIn thread: inout Thread, _ page: inout Page) {
+        guard let i = thread.silent?.firstIndex(of: sender.account) else { return }
+        thread.silent?.remove(at: i)
+        page.news.append(.device(DeviceNews(convoId: thread.convoId, change: .joined, account: sender.account, key: sender.signatureKey)))
     }
 
     /// Notes a person who has entered by an external commit, and whom nobody in the group has added before. Whether

@@ -196,9 +196,11 @@ extension Messenger {
     private func publish(_ count: Int, lastResort: Bool) async throws {
         let lane = Self.packagesLane
         guard count > 0 || lastResort, await !outbox.pending.contains(where: { $0.lane == lane }) else { return }
+        madeWithOffset = clock.offset
         try await turn.take {
-            var packages = try await self.mls.makeKeyPackages(count, lastResort: false)
-            if lastResort { packages += try await self.mls.makeKeyPackages(1, lastResort: true) }
+            let now = self.surroundings.now()
+            var packages = try await self.mls.makeKeyPackages(count, lastResort: false, at: now)
+            if lastResort { packages += try await self.mls.makeKeyPackages(1, lastResort: true, at: now) }
             let suite = try await self.mls.cipherSuite
             var changes = try await self.mls.takeChanges()
             // A batch has at most 100. The changes go with the first.

@@ -32,6 +32,9 @@ public enum MessengerEvent: Sendable, Hashable {
     case finding(Finding)
     /// A device has entered a group, or left it, or its account says otherwise than before. A kill does not lose it.
     case device(DeviceNews)
+    /// The device's clock is ahead of the service's by so many milliseconds, or behind, if it is less than zero: tell the
+    /// person. Zero: it is right again. The messenger works with the service's time.
+    case clock(aheadMs: Int)
     /// Another event, such as that somebody types.
     case other(StreamConvoEvents.Event)
     /// The work failed and is not tried again by itself.
@@ -76,13 +79,20 @@ public actor Messenger {
     private let deviceName: String?
     /// Whether a device is used of which the account does not say that it is its own: by default not.
     let decide: @Sendable (Doubt) async -> Bool
+    var madeWithOffset: TimeInterval = 0 // of the clock, when KeyPackages were made last
     private var listed: Task<Void, any Error>?
     let mls: any MLSDevice
     let records: Records
+    private let storage: any Storage
+    private let owner: StorageOwner
     let surroundings: Surroundings
     /// One operation on the MLS state at a time, with the write of its changes: an older state never follows a
     /// newer one into the storage.
     let turn = Turn()
+    /// The service's time.
+    let clock: ServiceClock
+    /// Waits that a sign of life ends.
+    let waits: Waits
     /// One batch of imported messages at a time: two bundles do not bring the same message.
     let importTurn = Turn()
     var busyWithHistory: Set<String> = [] // bundles that are made or imported now
@@ -90,11 +100,11 @@ public actor Messenger {
     private var tasks: [UUID: Task<Void, Never>] = [:]
     var lastNews = 0 // its id
     var asking: [String: Task<Device, any Error>] = [:] // accounts that are asked now, by the device
-    var settling: [String: Task<[Device], any Error>] = [:] // convos whose members are judged now
-    var watching: Set<String> = [] // convos that are judged again until all devices are known
-    var stale: Set<String> = [] // convos whose members have changed since they were judged
+    var settling: [String: Task<[Device], any Error>] = [:] // groups that are judged now, by convo and version
+    var watching: Set<String> = [] // groups that are judged again until all devices are known, by convo and version
+    var versions: [String: Int] = [:] // of the groups of convos: how often their members have changed
     var clear: Set<String> = [] // convos whose devices are all known
-    var removing: Set<String> = [] // devices that were taken out, by convo and key
+    var removing: Set<String> = [] // devices that were taken out, by convo, version and key
     var following: [String: String?] = [:] // convos whose successors are entered now; a successor: once more
     var inviting = false // who is missing is invited now
     var claiming: Set<String> = [] // claims of KeyPackages that calls use now
@@ -102,21 +112,27 @@ public actor Messenger {
     var compared = false // the KeyPackages that the service has with those of the device
     var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
     var recovering: [String: Task<Void, any Error>] = [:] // convos whose losses are made good now
+    var isStarted = false
     var listening = false
     var heard: Set<DID?> = [] // services whose events are followed
     private var syncing: [String: Bool] = [:] // convos that are read now; true: read once more
     private var listeners: [UUID: AsyncStream<MessengerEvent>.Continuation] = [:]
 
+    /// The storage is this messenger's until `stop`. Error: ``StoreOpenError`` if another one has it.
+    ///
     /// `service` is the person's home. Without `others` it is the only service. `accounts` say whose key a device has:
     /// ``ATProtoAccounts``. `deviceName` is the device's name in its account's record, which everybody can read.
     /// `decide` is asked about a device for which nothing is encrypted, because its account does not list it, or could
     /// not be asked yet, or because its person was not in the group. To return true is to use it from now on: ask the
-    /// person, who compares safety numbers. `load` makes the MLS device from its stored state, the values whose names begin with `mls/`.
+    /// person, who compares safety numbers. It is also asked whether somebody has left of whom only the service says so.
+    /// `load` makes the MLS device from its stored state, the values whose names begin with `mls/`.
     public init(
         account: DID, service home: Service, others: OtherServices? = nil, accounts: any Accounts, deviceName: String? = nil,
         decide: @escaping @Sendable (Doubt) async -> Bool = { _ in false }, storage: any Storage, surroundings: Surroundings = .init(),
         load: @Sendable ([String: Data]) async throws -> any MLSDevice
     ) async throws {
+        let owner = StorageOwner()
+        try await storage.acquire(for: owner)
         var values = try await storage.load()
         if let others, case let moved = try Services.move(to: others.home, values, at: surroundings.now()), !moved.isEmpty {
             try await storage.write(moved)
@@ -124,14 +140,17 @@ public actor Messenger {
         }
         self.account = account
         (self.accounts, self.deviceName, self.decide) = (accounts, deviceName, decide)
-        self.surroundings = surroundings
+        let clock = ServiceClock(surroundings)
+        (self.clock, self.surroundings, waits) = (clock, clock.surroundings, Waits(clock.surroundings))
+        (self.storage, self.owner) = (storage, owner)
         records = Records(storage, values)
         mls = try await load(values.filter { $0.key.hasPrefix("mls/") })
-        services = Services(home, others, records) { [mls] in try await mls.deviceID }
+        services = Services(home.watched(by: clock), others, records) { [mls] in try await mls.deviceID }
         service = services.routed
         author = AuthorOfMessenger()
-        outbox = try Outbox(service: service, storage: RecordsStorage(records), values: values, author: author, surroundings: surroundings)
+        outbox = try Outbox(service: service, storage: RecordsStorage(records), values: values, author: author, surroundings: clock.surroundings)
         author.messenger = self
+        clock.onChange { [weak self] ahead in Task { await self?.clockChanged(ahead) } }
     }
 
     /// What happens from now on.
@@ -152,10 +171,18 @@ public actor Messenger {
     /// Sends, listens and keeps the stock until `stop`. Work that a kill has interrupted goes on. `listening` is
     /// false in a background task, which only sends and reads.
     public func start(listening: Bool = true) async throws {
+        try await storage.acquire(for: owner)
         let outboxEvents = await outbox.events()
         tasks[UUID()] = Task { for await event in outboxEvents { await self.follow(event) } }
         try await tellAgain()
+        try await dismissUnasked(outbox.refused)
         await outbox.start()
+        isStarted = true
+        try await goOn(listening: listening)
+    }
+
+    /// Takes up what an earlier life, or a refusal, has interrupted.
+    func goOn(listening: Bool) async throws {
         later { try await $0.listDevice() }
         for thread in try await records.list(Thread.self, Thread.prefix) {
             let withholds = await !records.names(Withheld.folder(thread.convoId)).isEmpty
@@ -176,7 +203,8 @@ public actor Messenger {
         for task in running { task.cancel() }
         await outbox.stop()
         for task in running { await task.value }
-        (tasks, listening, heard) = ([:], false, [])
+        await storage.release(by: owner)
+        (tasks, isStarted, listening, heard) = ([:], false, false, [])
     }
 
     /// Runs in the background what the app need not wait for.
@@ -194,6 +222,7 @@ public actor Messenger {
         tell(.outbox(event))
         if case .refused(let write) = event {
             follow(refused: write)
+            later { try await $0.dismissUnasked([write]) }
             if write.retires != nil { later { try await $0.outbox.dismiss([write.id]) } } // the others ask the account
         }
         guard case .held(let lane, .recover, _) = event else { return }
@@ -221,7 +250,7 @@ public actor Messenger {
         while true {
             do { return try await call(service) } catch {
                 guard RetryRule.verdict(on: error) == .again else { throw error }
-                try await surroundings.sleep(surroundings.backoff(after: attempts, error))
+                try await waits.pause(surroundings.backoff(after: attempts, error), after: error)
                 attempts += 1
             }
         }
@@ -318,7 +347,7 @@ public actor Messenger {
             let input = SendMessage.Input(
                 ciphertext: Bytes(Data()), convoId: convo, epoch: 0, senderDid: account, embedType: embedType, embedUri: embedUri
             )
-            changed(convo)
+            watchLater(convo)
             return try Draft(SendMessage.self, input, lane: convo, note: message, isSealed: false)
         }
     }
@@ -509,11 +538,19 @@ struct Plan: Codable {
     /// The one device that is removed.
     var removeDevice: Leaf?
     var external = false
+    /// Whether the messenger does it by itself: all members try it, and the app does not hear of a refusal.
+    var isUnasked: Bool?
 
     init(remove: DID? = nil, removeDevice: Leaf? = nil) { (self.remove, self.removeDevice) = (remove, removeDevice) }
 
     init(add: [DID], _ claimed: Claimed) {
         (id, self.add, packages, receipts) = (UUID().uuidString, add, claimed.packages, claimed.receipts)
+    }
+
+    var unasked: Plan {
+        var plan = self
+        plan.isUnasked = true
+        return plan
     }
 
     var change: GroupChange {

@@ -23,6 +23,8 @@ public struct DeviceNews: Codable, Hashable, Sendable {
     public enum Change: String, Codable, Sendable {
         /// MLS shows it.
         case entered, left, keyChanged
+        /// A person who was added has written for the first time.
+        case joined
         /// Its account says it, or could not be asked yet.
         case listed, unlisted, waiting
         /// Its person was not in the group, and nobody in it has added the person.

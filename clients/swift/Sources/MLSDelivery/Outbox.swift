@@ -45,10 +45,14 @@ public actor Outbox {
     /// How many accepted writes are kept, and how long, in seconds: docs/RECOVERY.md.
     public static let keptWrites = 200
     public static let keptFor: TimeInterval = 7 * 24 * 3600
+    /// A quota begins anew within so many seconds.
+    private static let longestQuota: TimeInterval = 24 * 3600
 
     private struct Lane {
         var worker: Task<Void, Never>?
         var sleep: Task<Void, any Error>?
+        /// Whether it waits because there was no answer.
+        var isUnanswered = false
         var held: Verdict?
         /// Writes up to this id have been through a recovery: what the service says of them now is
         /// final.
@@ -156,6 +160,11 @@ public actor Outbox {
         for lane in lanes.values { lane.sleep?.cancel() }
     }
 
+    /// Ends the waits of lanes whose last attempt got no answer.
+    func retryUnanswered() {
+        for lane in lanes.values where lane.isUnanswered { lane.sleep?.cancel() }
+    }
+
     /// Ends the wait of a lane: what it waited for has perhaps come.
     func retry(lane: String) { lanes[lane]?.sleep?.cancel() }
 
@@ -211,11 +220,11 @@ public actor Outbox {
         do {
             switch RetryRule.verdict(on: error) {
             case .again:
-                await wait(write.lane, surroundings.backoff(after: attempts, error), .again)
+                await wait(write.lane, surroundings.backoff(after: attempts, error), .again, isUnanswered: error is NoAnswer)
                 return true
             case .atReset:
                 let reset = answer.resetsAt.map { $0.timeIntervalSince(surroundings.now()) } ?? 0
-                await wait(write.lane, max(reset, surroundings.backoff(after: attempts, error)), .atReset)
+                await wait(write.lane, max(min(reset, Self.longestQuota), surroundings.backoff(after: attempts, error)), .atReset)
                 return true
             case .newEpoch:
                 return try await makeAnew(write, because: answer, attempts: attempts)
@@ -232,10 +241,11 @@ public actor Outbox {
         return false
     }
 
-    private func wait(_ lane: String, _ seconds: Double, _ verdict: Verdict) async {
+    private func wait(_ lane: String, _ seconds: Double, _ verdict: Verdict, isUnanswered: Bool = false) async {
         tell(.waiting(lane: lane, until: surroundings.now().addingTimeInterval(seconds), verdict))
         let sleep = Task { [surroundings] in try await surroundings.sleep(seconds) }
         lanes[lane]?.sleep = sleep
+        lanes[lane]?.isUnanswered = isUnanswered
         await withTaskCancellationHandler { _ = await sleep.result } onCancel: { sleep.cancel() }
         lanes[lane]?.sleep = nil
     }

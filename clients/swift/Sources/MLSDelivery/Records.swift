@@ -29,7 +29,7 @@ struct Thread: Codable, Hashable {
     var leaving: [Data]?
     /// Who has entered by external commit and was in no group of this convo, or of the one that it succeeds.
     var uninvited: [DID]?
-    /// Who was added while this device was in the group, and has said nothing since: they need not have joined.
+    /// Who was added while this device was in the group, and has written nothing since: they need not have joined.
     var silent: [DID]?
     /// Of the successor of a reset: who was in the group before, and may enter this one.
     var expected: [DID]?

@@ -75,17 +75,24 @@ public struct Surroundings: Sendable {
 
     public init(
         now: @escaping @Sendable () -> Date = { Date() },
-        sleep: @escaping @Sendable (Double) async throws -> Void = { try await Task.sleep(nanoseconds: UInt64($0 * 1e9)) },
+        sleep: @escaping @Sendable (Double) async throws -> Void = { try await Task.sleep(nanoseconds: nanoseconds($0)) },
         random: @escaping @Sendable () -> Double = { .random(in: 0...1) }
     ) {
         (self.now, self.sleep, self.random) = (now, sleep, random)
     }
 
     /// Seconds to wait before the next attempt: twice as long each time, half of it at random, and at
-    /// least what the service asks for.
+    /// least what the service asks for, between a second and an hour.
     func backoff(after attempts: Int, _ error: any Error) -> Double {
         let longest = min(30, 0.5 * pow(2, Double(min(attempts, 10))))
-        let asked = (error as? ServiceError)?.retryAfter ?? 0
+        let asked = (error as? ServiceError)?.retryAfter.map(boundedWait) ?? 0
         return max(asked, longest / 2) + random() * longest / 2
     }
 }
+
+/// A wait that somebody else asks for, in seconds: at least one, so that nobody is asked without a pause, and at most an
+/// hour, so that a mistake of a proxy does not stop a device for days.
+func boundedWait(_ seconds: Double) -> Double { seconds.isNaN ? 1 : min(max(seconds, 1), 3600) }
+
+/// For `Task.sleep`: what is no number, or is longer than 30 years, is none that it can take.
+@usableFromInline func nanoseconds(_ seconds: Double) -> UInt64 { UInt64((seconds > 0 ? min(seconds, 1e9) : 0) * 1e9) }

@@ -10,6 +10,9 @@ public struct Route: Sendable {
     /// What is done after a 401, before the one attempt with new headers. nil: there is no such attempt.
     public var renew: (@Sendable () async -> Void)?
 
+    /// Makes the DPoP proof of each request (RFC 9449). nil: tokens are bearers.
+    var proofs: Proofs?
+
     public init(
         base: URL, renew: (@Sendable () async -> Void)? = nil,
         headers: @escaping @Sendable (_ nsid: String) async throws -> [String: String]
@@ -26,10 +29,44 @@ public struct Route: Sendable {
         Route(base: base) { _ in ["Authorization": "Bearer " + (try await access()), "atproto-proxy": service] }
     }
 
+    /// Through the user's PDS, with the tokens of OAuth, which are bound to a key: `access` gives the access token, and
+    /// `proof` makes the DPoP proof of one request, a signed JWT with `htm`, `htu`, `ath` of this token, and the `nonce`
+    /// if there is one. The PDS gives nonces: they are kept, and a request that lacks a fresh one is made once more.
+    public static func pds(
+        _ base: URL, service: String, access: @escaping @Sendable () async throws -> String, proof: @escaping Proofs.Make
+    ) -> Route {
+        var route = Route(base: base, renew: {}) { _ in ["Authorization": "DPoP " + (try await access()), "atproto-proxy": service] }
+        route.proofs = Proofs(proof)
+        return route
+    }
+
     /// Directly. `token` gives a new service-auth token for the method: from the PDS by
     /// `com.atproto.server.getServiceAuth`.
     public static func direct(_ base: URL, token: @escaping @Sendable (_ nsid: String) async throws -> String) -> Route {
         Route(base: base) { nsid in ["Authorization": "Bearer " + (try await token(nsid))] }
+    }
+}
+
+/// Makes DPoP proofs, with the newest nonce of the PDS.
+public final class Proofs: @unchecked Sendable {
+    /// `url` has no query.
+    public typealias Make = @Sendable (_ method: String, _ url: URL, _ token: String, _ nonce: String?) async throws -> String
+
+    private let make: Make
+    private let lock = NSLock() // guards nonce
+    private var nonce: String?
+
+    init(_ make: @escaping Make) { self.make = make }
+
+    func sign(_ request: inout Request) async throws {
+        guard var parts = URLComponents(url: request.url, resolvingAgainstBaseURL: false) else { return }
+        parts.query = nil
+        let token = String(request.headers["Authorization"]?.dropFirst("DPoP ".count) ?? "")
+        request.headers["DPoP"] = try await make(request.method, parts.url ?? request.url, token, lock.withLock { nonce })
+    }
+
+    func take(_ answer: Answer) {
+        if let fresh = answer.headers["dpop-nonce"] { lock.withLock { nonce = fresh } }
     }
 }
 
@@ -124,7 +161,11 @@ public struct Service: Sendable {
             parts.percentEncodedQuery = parts.percentEncodedQuery?.replacingOccurrences(of: "+", with: "%2B")
             url = parts.url ?? url
         }
-        do { return Request(method: method, url: url, headers: try await route.headers(nsid)) } catch {
+        do {
+            var request = Request(method: method, url: url, headers: try await route.headers(nsid))
+            try await route.proofs?.sign(&request)
+            return request
+        } catch {
             if error is ServiceError { throw error }
             throw NoAnswer(error)
         }
@@ -133,6 +174,7 @@ public struct Service: Sendable {
     private func send(_ request: Request) async throws -> Data {
         let answer: Answer
         do { answer = try await transport.send(request) } catch { throw NoAnswer(error) }
+        route.proofs?.take(answer)
         guard (200..<300).contains(answer.status) else { throw ServiceError(answer) }
         return answer.body
     }

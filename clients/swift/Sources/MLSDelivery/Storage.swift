@@ -11,11 +11,29 @@ public typealias Changes = [String: Data?]
 public protocol Storage: Sendable {
     func load() async throws -> [String: Data]
     func write(_ changes: Changes) async throws
+    /// Gives the storage to a messenger, and again to the same one. Error: ``StoreOpenError`` if another one has it.
+    func acquire(for owner: StorageOwner) async throws
+    func release(by owner: StorageOwner) async
+}
+
+/// The storage is open elsewhere: another messenger has it, another object of this process, or another process. Nothing
+/// was changed.
+public struct StoreOpenError: Error, Hashable {
+    public var path: String
+    public init(path: String) { self.path = path }
+}
+
+/// A storage has one messenger. Two over one use a key of MLS twice, and others cannot read what they send. It is owned
+/// until `release`, or until the owner is gone.
+public final class StorageOwner: Sendable { public init() {} }
+
+extension Storage {
+    /// A storage of the app's own, over a database that nobody else opens, need not do anything.
+    public func acquire(for owner: StorageOwner) async throws {}
+    public func release(by owner: StorageOwner) async {}
 }
 
 public enum StorageError: Error, Hashable {
-    /// Another process, or another object of this one, has the file open.
-    case inUse(String)
     /// The bytes at the offset are not what was written, and are not the torn end of a write.
     case damaged(String, offset: Int)
     /// The system call failed with this errno. After a failed write nothing more is written.
@@ -45,14 +63,25 @@ public actor FileStorage: Storage {
     private var values: [String: Data] = [:]
     private var live = 0 // bytes of names and values
     private var failed: StorageError?
+    private let attributes: FileAttributes
+    private weak var owner: StorageOwner?
 
-    /// Opens the file, or makes it. Its directory must exist. `protection` is for iOS; see the README.
+    /// Opens the file, or makes it, and its directory. The file is excluded from backups: an MLS state that came back
+    /// from one would use keys twice. `protection` is for iOS; see the README. Errors: ``StoreOpenError``,
+    /// ``StorageError``.
     public init(path: String, protection: FileProtection = .untilFirstUnlock) throws {
-        self.path = path
+        try self.init(path: path, attributes: .system(protection))
+    }
+
+    init(path given: String, attributes: FileAttributes) throws {
+        path = (given as NSString).resolvingSymlinksInPath // two names of a file have one lock
+        self.attributes = attributes
+        let folder = (path as NSString).deletingLastPathComponent
+        if !folder.isEmpty { try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true) }
         lock = try File(path + ".lock")
         try lock.lock()
         file = try File(path)
-        try protection.apply(to: path)
+        try attributes.set(path)
         var offset = 0
         let content = try file.read()
         while offset < content.count {
@@ -69,6 +98,15 @@ public actor FileStorage: Storage {
     }
 
     public func load() -> [String: Data] { values }
+
+    public func acquire(for owner: StorageOwner) throws {
+        if let other = self.owner, other !== owner { throw StoreOpenError(path: path) }
+        self.owner = owner
+    }
+
+    public func release(by owner: StorageOwner) {
+        if self.owner === owner { self.owner = nil }
+    }
 
     public func write(_ changes: Changes) throws {
         if let failed { throw failed }
@@ -95,7 +133,7 @@ public actor FileStorage: Storage {
     private func rewrite() throws {
         let fresh = try File(path + ".new")
         try fresh.truncate(to: 0)
-        try FileProtection.copy(from: path, to: path + ".new")
+        try attributes.set(path + ".new") // before it has the values
         try fresh.append(Self.record(Batch(set: values)))
         try fresh.rename(to: path)
         file = fresh
@@ -139,19 +177,25 @@ public enum FileProtection: Sendable {
     case untilFirstUnlock
     /// Readable only while the device is unlocked: in the background the outbox stops.
     case whileUnlocked
+}
 
-    func apply(to path: String) throws {
-        #if os(iOS)
-            let type: FileProtectionType = self == .untilFirstUnlock ? .completeUntilFirstUserAuthentication : .complete
-            try FileManager.default.setAttributes([.protectionKey: type], ofItemAtPath: path)
-        #endif
-    }
+/// What is set of a file beside its bytes. A rename does not keep it: it is set of each new file.
+struct FileAttributes: Sendable {
+    var set: @Sendable (_ path: String) throws -> Void
 
-    static func copy(from old: String, to new: String) throws {
-        #if os(iOS)
-            if let type = try FileManager.default.attributesOfItem(atPath: old)[.protectionKey] {
-                try FileManager.default.setAttributes([.protectionKey: type], ofItemAtPath: new)
-            }
-        #endif
+    /// Excluded from backups, and with Data Protection.
+    static func system(_ protection: FileProtection) -> FileAttributes {
+        FileAttributes { path in
+            #if os(iOS)
+                let type: FileProtectionType = protection == .untilFirstUnlock ? .completeUntilFirstUserAuthentication : .complete
+                try FileManager.default.setAttributes([.protectionKey: type], ofItemAtPath: path)
+            #endif
+            #if canImport(Darwin)
+                var url = URL(fileURLWithPath: path)
+                var values = URLResourceValues()
+                values.isExcludedFromBackup = true
+                try url.setResourceValues(values)
+            #endif
+        }
     }
 }

@@ -78,7 +78,7 @@ final class DevTests: XCTestCase {
         print("seed \(seed): \(messages) messages, \(kills) kills, \(commits) commits of another device, \(faults) faults planned: \(Set(texts).count) there, \(texts.count - Set(texts).count) doubled")
     }
 
-    private static var phone: URL {
+    static var phone: URL {
         // The test bundle lies beside the executables.
         #if os(macOS)
             Bundle(for: DevTests.self).bundleURL.deletingLastPathComponent().appendingPathComponent("phone")

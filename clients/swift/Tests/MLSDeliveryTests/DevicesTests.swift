@@ -22,10 +22,13 @@ final class DevicesTests: XCTestCase {
             try await accounts.as(leaf.account).list(ListedDevice(key: leaf.signatureKey, cipherSuite: "suite"))
         }
 
-        func open(seed: UInt64 = 1, decide: @escaping @Sendable (Doubt) async -> Bool = { _ in false }) async throws -> Messenger {
+        func open(
+            seed: UInt64 = 1, asking other: (any Accounts)? = nil, decide: @escaping @Sendable (Doubt) async -> Bool = { _ in false }
+        ) async throws -> Messenger {
             let service = Service(.direct(URL(string: "https://mls.example.com")!) { _ in "token" }, transport: server)
             return try await Messenger(
-                account: DevicesTests.alice, service: service, accounts: accounts, decide: decide, storage: storage, surroundings: simulated(seed: seed)
+                account: DevicesTests.alice, service: service, accounts: other ?? accounts, decide: decide, storage: storage,
+                surroundings: simulated(seed: seed)
             ) { try FakeMLS($0, device: "phone", seed: seed) }
         }
     }
@@ -210,6 +213,86 @@ final class DevicesTests: XCTestCase {
         try await Self.sent(phone)
         let log = await scene.server.log(convo)
         XCTAssertEqual(log.map(\.isCommit), [true, true, false])
+        await phone.stop()
+    }
+
+    /// Asks about one account only when it is let, and counts the questions that are under way.
+    actor Slow: Accounts {
+        private let accounts: MemoryAccounts
+        private let whom: DID?
+        private var running = 0
+        private(set) var most = 0
+        private var isAllowed = false
+        private var waiting: [CheckedContinuation<Void, Never>] = []
+        private var asked: CheckedContinuation<Void, Never>?
+        private var wasAsked = false
+
+        init(_ accounts: MemoryAccounts, about whom: DID? = nil) { (self.accounts, self.whom) = (accounts, whom) }
+
+        func allow() {
+            isAllowed = true
+            for one in waiting { one.resume() }
+            waiting = []
+        }
+
+        func reached() async { if !wasAsked { await withCheckedContinuation { asked = $0 } } }
+
+        func lists(_ key: Data, of account: DID) async throws -> Bool {
+            running += 1
+            most = max(most, running)
+            defer { running -= 1 }
+            if account == whom {
+                wasAsked = true
+                asked?.resume()
+                asked = nil
+                if !isAllowed { await withCheckedContinuation { waiting.append($0) } }
+            }
+            for _ in 0..<20 { await Task.yield() } // those who are asked at once are under way together
+            return try await accounts.lists(key, of: account)
+        }
+        func keys(of account: DID) async throws -> [Data] { try await accounts.keys(of: account) }
+        func hasEnded(_ account: DID) async throws -> Bool { try await accounts.hasEnded(account) }
+        func list(_ device: ListedDevice) async throws { try await accounts.list(device) }
+        func unlist(_ key: Data) async throws { try await accounts.unlist(key) }
+    }
+
+    /// A commit comes while a device is judged: its own devices are judged, and messages go on.
+    func testT2AGroupThatChangesWhileItIsJudgedIsJudgedAnew() async throws {
+        let scene = try await Scene()
+        let carols = FakeMLS.leaf(of: Self.carol.rawValue)
+        for leaf in [Self.bobsPhone, carols] { try await scene.list(leaf) }
+        let accounts = Slow(scene.accounts, about: Self.bob)
+        let convo = convo
+        let phone = try await scene.open(asking: accounts)
+        try await scene.server.commit(.init(add: [Self.bobsPhone]), to: convo, by: Self.another)
+        async let first: Void = phone.sync(convo)
+        await accounts.reached()
+        try await scene.server.commit(.init(add: [carols]), to: convo, by: Self.another)
+        await scene.server.post(Data("I am Carol".utf8), to: convo, by: Self.carol.rawValue)
+        try await phone.readToItsEnd(convo)
+        async let second: Void = phone.settled(convo)
+        for _ in 0..<100 { await Task.yield() }
+        await accounts.allow()
+        _ = try await (first, second)
+        let (clear, entries) = try await (phone.clear, phone.inbox(convo))
+        XCTAssertEqual(clear, [convo])
+        XCTAssertEqual(entries.map(\.content), [.commit, .commit, .message(Data("I am Carol".utf8))])
+        let device = try await phone.device(carols)
+        XCTAssertEqual(device.state, .listed)
+        await phone.stop()
+    }
+
+    func testOfALargeGroupFewAccountsAreAskedAtOnce() async throws {
+        let scene = try await Scene()
+        let others = (0..<20).map { FakeMLS.leaf(of: "did:plc:other\($0)") }
+        for leaf in others { try await scene.list(leaf) }
+        try await scene.server.commit(.init(add: others), to: convo, by: Self.another)
+        let accounts = Slow(scene.accounts)
+        let phone = try await scene.open(asking: accounts)
+        try await phone.sync(convo)
+        let (most, clear) = await (accounts.most, phone.clear)
+        XCTAssertEqual(clear, [convo])
+        XCTAssertTrue(most > 1 && most <= 8, "\(most) at once")
         await phone.stop()
     }
 }

@@ -59,4 +59,22 @@ final class RetryTableTests: XCTestCase {
         let asked = ServiceError(status: 503, name: ErrorName(rawValue: "ServiceUnavailable"), message: "", retryAfter: 60)
         XCTAssertGreaterThanOrEqual(surroundings.backoff(after: 0, asked), 60)
     }
+
+    /// D10: what a proxy or a lying service writes into Retry-After neither stops a device for days, nor its process.
+    func testD10AWaitIsBetweenASecondAndAnHour() async throws {
+        let surroundings = Surroundings(random: { 0 })
+        for (header, from, to) in [
+            ("0", 1, 1), ("-5", 1, 1), ("0.2", 1, 1), ("7", 7, 7), ("3000000", 3600, 3600), ("1.8e10", 3600, 3600), ("1e400", 3600, 3600), ("inf", 3600, 3600),
+            ("nan", 1, 1), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.25, 0.25),
+        ] as [(String, Double, Double)] {
+            let error = ServiceError(Answer(status: 503, headers: ["retry-after": header]))
+            let wait = surroundings.backoff(after: 0, error)
+            XCTAssertTrue(wait >= from && wait <= to, "\(header): \(wait) s")
+        }
+        for seconds in [Double.infinity, 1.8e10, .nan, -1] {
+            let sleep = Task { try await Surroundings().sleep(seconds) }
+            sleep.cancel()
+            _ = await sleep.result // it does not trap
+        }
+    }
 }

@@ -117,6 +117,12 @@ public actor FakeMLS: MLSDevice {
         keyPackagesChanged = true
         return made
     }
+    /// The time for which KeyPackages were made last.
+    public private(set) var madeAt: Date?
+    public func makeKeyPackages(_ count: Int, lastResort: Bool, at now: Date) -> [Data] {
+        madeAt = now
+        return makeKeyPackages(count, lastResort: lastResort)
+    }
     public func keyPackageRefs() -> Set<String> { keyPackages }
     /// The KeyPackageRef of a KeyPackage.
     public static func ref(_ keyPackage: Data) -> String { keyPackage.prefix(32).map { String(format: "%02x", $0) }.joined() }

@@ -236,6 +236,11 @@ public actor ModelServer: Transport {
     private var asked: [String: Int] = [:]
     private var waiting: [(nsid: String, times: Int, CheckedContinuation<Void, Never>)] = []
 
+    private var forbidden: Set<String> = []
+
+    /// From now on this person may not call the methods.
+    public func forbid(_ nsids: Set<String>) { forbidden = nsids }
+
     /// From now on all answers of the method are lost; nil: those of no method.
     public func loseAnswers(of nsid: String?) { unanswered = nsid }
 
@@ -307,6 +312,7 @@ public actor ModelServer: Transport {
             refusing[nsid] = left - 1
             return refusal(403, "NotPermitted", "the caller may not do this")
         }
+        if forbidden.contains(nsid) { return refusal(403, "NotPermitted", "the caller is no admin of the convo") }
         switch nsid {
         case PublishKeyPackages.nsid: return publish(input)
         case GetKeyPackageStats.nsid: return stats(input)

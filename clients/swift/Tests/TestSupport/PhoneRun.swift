@@ -50,8 +50,10 @@ public func sendNumbered(_ messenger: Messenger, _ convo: String, _ count: Int, 
 }
 
 /// The main function of the process `phone`: its argument is a ``PhoneJob``. It ends with status 0 when
-/// everything is sent, and is killed now and then.
+/// everything is sent, and is killed now and then. With `--hold PATH` it opens a storage, says whether it has it, and
+/// keeps it until it is ended.
 public func runPhone(_ arguments: [String]) async throws {
+    if arguments[1] == "--hold" { return try hold(arguments[2]) }
     let job = try JSONDecoder().decode(PhoneJob.self, from: Data(arguments[1].utf8))
     let life = Life(seed: job.seed, times: job.killed) { kill(getpid(), SIGKILL) }
     let dev = DevServer(job.server)
@@ -62,4 +64,12 @@ public func runPhone(_ arguments: [String]) async throws {
         try FakeMLS($0, device: "phone", seed: job.seed)
     }
     try await sendNumbered(messenger, job.convo, job.messages, life: life)
+}
+
+private func hold(_ path: String) throws {
+    do {
+        let storage = try FileStorage(path: path)
+        FileHandle.standardOutput.write(Data("open\n".utf8))
+        withExtendedLifetime(storage) { _ = readLine() } // until its input ends
+    } catch is StoreOpenError { FileHandle.standardOutput.write(Data("open elsewhere\n".utf8)) }
 }

@@ -9,10 +9,15 @@ import type { ConvoId, Did } from "../../src/ids.js"
 import { append, emptyEdge, type Hash, kinds, leafHash, recordOf, tagOf } from "../../src/log-tree.js"
 import { TsMls } from "../../src/mls-ts.js"
 import { HeadSigner } from "./heads.js"
-import type { Honest } from "./honest.js"
 import { changed, deviceOf, type Entry, json, type Liar, madeGroup, Stage } from "./liar.js"
 import { suite } from "./phone.js"
 import * as mls from "#lexicons"
+
+/** Whom a lie is told, a device of this client or of another one. */
+export interface Victim {
+  readonly did: Did
+  readonly client: { deviceId(): Promise<string> }
+}
 
 /** The liar's KeyPackage stands in a person's name: to add the person is to add the liar. */
 export async function T1(liar: Liar, whose: Did): Promise<void> {
@@ -65,14 +70,14 @@ export async function T2(liar: Liar, convoId: ConvoId, whose: Did): Promise<void
 }
 
 /** A made-up Welcome, for a group of the liar's, in the place of the group of a convo. */
-export async function T3(liar: Liar, convo: ConvoId, victim: Honest, member: Did): Promise<void> {
+export async function T3(liar: Liar, convo: ConvoId, victim: Victim, member: Did): Promise<void> {
   const made = await madeGroup(liar, await deviceOf(member), await liar.keyPackagesOf(victim.did, member))
   assert.ok(made.welcome)
   liar.tell(new Stage(liar, { ...made, convo, people: [victim.did], welcome: made.welcome }).lie)
   await sayWelcome(liar, convo, victim)
 }
 
-async function sayWelcome(liar: Liar, convoId: ConvoId, victim: Honest): Promise<void> {
+async function sayWelcome(liar: Liar, convoId: ConvoId, victim: Victim): Promise<void> {
   liar.say(victim.did, "welcomeEvent", { convoId, deviceId: await victim.client.deviceId(), epoch: 1 })
 }
 
@@ -80,7 +85,7 @@ async function sayWelcome(liar: Liar, convoId: ConvoId, victim: Honest): Promise
  * The Welcome of a last-resort KeyPackage comes again. Call it before the person joins, and what it
  * returns once the group has gone on: a spy who is not in it any more has the group of the Welcome.
  */
-export function T4(liar: Liar, convo: ConvoId, victim: Honest): () => Promise<void> {
+export function T4(liar: Liar, convo: ConvoId, victim: Victim): () => Promise<void> {
   let welcome: Uint8Array | undefined
   liar.tell(({ method, convo: of }, did, pass) => {
     if (method !== "getWelcome" || of !== convo || did !== victim.did) return undefined
@@ -102,13 +107,13 @@ export function T4(liar: Liar, convo: ConvoId, victim: Honest): () => Promise<vo
  * For the external commit of a rejoin there is the GroupInfo of another group, which the liar has
  * made.
  */
-export async function T5(liar: Liar, convo: ConvoId, victim: Honest, member: Did): Promise<void> {
+export async function T5(liar: Liar, convo: ConvoId, victim: Victim, member: Did): Promise<void> {
   const made = await madeGroup(liar, await deviceOf(member), await liar.keyPackagesOf(victim.did, member))
   liar.tell(new Stage(liar, { ...made, convo, people: [victim.did] }).lie)
 }
 
 /** A made-up successor of a convo. Nobody has reset it. */
-export async function T6(liar: Liar, convoId: ConvoId, victim: Honest, device: TsMls, others: readonly Did[] = []): Promise<void> {
+export async function T6(liar: Liar, convoId: ConvoId, victim: Victim, device: TsMls, others: readonly Did[] = []): Promise<void> {
   const successorConvoId = await T6closed(liar, convoId, victim, device, others)
   liar.say(victim.did, "resetEvent", { convoId, seq: 0, epoch: 1, by: others[0] ?? victim.did, reason: "forked", successorConvoId })
 }
@@ -117,7 +122,7 @@ export async function T6(liar: Liar, convoId: ConvoId, victim: Honest, device: T
  * The same as {@link T6}, said only by the refusal of messages, as a device hears it that was away.
  */
 export async function T6closed(
-  liar: Liar, convo: ConvoId, victim: Honest, device: TsMls, others: readonly Did[] = [],
+  liar: Liar, convo: ConvoId, victim: Victim, device: TsMls, others: readonly Did[] = [],
 ): Promise<ConvoId> {
   const { convo: next } = await successor(liar, victim, device, others)
   liar.tell(({ method, convo: of }, did) => {
@@ -127,7 +132,7 @@ export async function T6closed(
   return next
 }
 
-async function successor(liar: Liar, victim: Honest, device: TsMls, others: readonly Did[]): Promise<Stage> {
+async function successor(liar: Liar, victim: Victim, device: TsMls, others: readonly Did[]): Promise<Stage> {
   const caller = device.identity as Did
   const add = await Promise.all([victim.did, ...others].map((did) => liar.keyPackagesOf(did, caller)))
   const made = await madeGroup(liar, device, add.flat())
@@ -138,7 +143,7 @@ async function successor(liar: Liar, victim: Honest, device: TsMls, others: read
 }
 
 /** Messages to a convo do not arrive. */
-export function withheld(liar: Liar, convo: ConvoId, victim: Honest): void {
+export function withheld(liar: Liar, convo: ConvoId, victim: Victim): void {
   liar.tell(({ method, convo: of }, did) => {
     if (method !== "sendMessage" || of !== convo || did !== victim.did) return undefined
     return Promise.reject(new NoAnswerError("withheld"))
@@ -146,13 +151,13 @@ export function withheld(liar: Liar, convo: ConvoId, victim: Honest): void {
 }
 
 /** A member has left, it says, and somebody must take its devices out of the group. */
-export async function T7(liar: Liar, convoId: ConvoId, victim: Honest, member: Did): Promise<void> {
+export async function T7(liar: Liar, convoId: ConvoId, victim: Victim, member: Did): Promise<void> {
   const { epoch, lastSeq = 0 } = (await liar.as(member).query(mls.getConvo.main, { convoId })).convo
   liar.say(victim.did, "membershipEvent", { convoId, did: member, change: "left", epoch, seq: lastSeq, commitNeeded: true })
 }
 
 /** Messages are shown as those of somebody else. */
-export function T8(liar: Liar, convo: ConvoId, victim: Honest, by: Did): void {
+export function T8(liar: Liar, convo: ConvoId, victim: Victim, by: Did): void {
   liar.tell(({ method, convo: of }, did, pass) => {
     if (of !== convo || did !== victim.did) return undefined
     if (method === "getLogHead") return Promise.reject(new XrpcError(503, "ServiceUnavailable", "there is no head now"))
@@ -172,7 +177,7 @@ function saidBy(entry: Entry, sender: Did): Entry {
  * The convo goes on twice: what a person does from now on, the others are not shown, and the other
  * way round.
  */
-export async function T9(liar: Liar, convoId: ConvoId, victim: Honest): Promise<void> {
+export async function T9(liar: Liar, convoId: ConvoId, victim: Victim): Promise<void> {
   const { epoch, groupId, lastSeq = 0 } = (await liar.as(victim.did).query(mls.getConvo.main, { convoId })).convo
   const stage = new Stage(liar, { convo: convoId, groupId: fromHex(groupId), epoch, people: [victim.did], from: lastSeq })
   stage.lead(victim.did)
@@ -184,7 +189,7 @@ export async function T9(liar: Liar, convoId: ConvoId, victim: Honest): Promise<
  * What the service has acknowledged to a person is shown as somebody else's, and the first head
  * agrees with that.
  */
-export async function T10(liar: Liar, convo: ConvoId, victim: Honest, by: Did): Promise<void> {
+export async function T10(liar: Liar, convo: ConvoId, victim: Victim, by: Did): Promise<void> {
   const shown = new Map<number, Entry>()
   const log = new SignedLog(await headOf(liar, convo, victim))
   liar.tell(({ method, convo: of }, did, pass) => {
@@ -200,7 +205,7 @@ export async function T10(liar: Liar, convo: ConvoId, victim: Honest, by: Did): 
 }
 
 // headOf is the real answer to getLogHead.
-function headOf(liar: Liar, convoId: ConvoId, { did }: Honest): Promise<string> {
+function headOf(liar: Liar, convoId: ConvoId, { did }: Victim): Promise<string> {
   return liar.as(did).transport.call({ method: mls.getLogHead.main.nsid, params: new URLSearchParams({ convoId }) })
 }
 
@@ -236,7 +241,7 @@ class SignedLog {
 /**
  * The newest entries of a convo are withheld from a person, who gets the same head again and again.
  */
-export async function T11(liar: Liar, convo: ConvoId, victim: Honest): Promise<void> {
+export async function T11(liar: Liar, convo: ConvoId, victim: Victim): Promise<void> {
   const api = liar.as(victim.did)
   const { lastSeq = 0 } = (await api.query(mls.getConvo.main, { convoId: convo })).convo
   const last = await headOf(liar, convo, victim)
@@ -252,7 +257,7 @@ export async function T11(liar: Liar, convo: ConvoId, victim: Honest): Promise<v
 }
 
 /** Somebody who was added has joined, it says. */
-export function T12(liar: Liar, convoId: ConvoId, victim: Honest, did: Did): void {
+export function T12(liar: Liar, convoId: ConvoId, victim: Victim, did: Did): void {
   liar.say(victim.did, "arrivalEvent", { convoId, did, epoch: 1, state: "consumed" })
 }
 
@@ -260,7 +265,7 @@ export function T12(liar: Liar, convoId: ConvoId, victim: Honest, did: Did): voi
  * For a rejoin there is an old GroupInfo, with a member who was removed since. Call it while the
  * member is in the group, and what it returns before the rejoin.
  */
-export async function staleGroupInfo(liar: Liar, convoId: ConvoId, victim: Honest): Promise<() => void> {
+export async function staleGroupInfo(liar: Liar, convoId: ConvoId, victim: Victim): Promise<() => void> {
   const { groupInfo, epoch } = await liar.as(victim.did).query(mls.getGroupInfo.main, { convoId })
   return () => liar.tell(new Stage(liar, { convo: convoId, groupId: new Uint8Array(), epoch, people: [victim.did], groupInfo }).lie)
 }
@@ -269,7 +274,7 @@ export async function staleGroupInfo(liar: Liar, convoId: ConvoId, victim: Hones
  * A Welcome for another convo of the same people, in which somebody else is too, comes as that for
  * this one.
  */
-export async function welcomeOfAnother(liar: Liar, convo: ConvoId, victim: Honest, another: ConvoId): Promise<void> {
+export async function welcomeOfAnother(liar: Liar, convo: ConvoId, victim: Victim, another: ConvoId): Promise<void> {
   const { welcome } = await liar.as(victim.did).query(mls.getWelcome.main, { convoId: another, deviceId: await victim.client.deviceId() })
   liar.tell(new Stage(liar, {
     convo, groupId: new Uint8Array(), epoch: 1, people: [victim.did], welcome: fromBase64url(welcome),
@@ -278,7 +283,7 @@ export async function welcomeOfAnother(liar: Liar, convo: ConvoId, victim: Hones
 }
 
 /** A stranger, whom nobody has added, enters by external commit, and the service takes it. */
-export async function strangerEnters(liar: Liar, convoId: ConvoId, victim: Honest, stranger: TsMls): Promise<void> {
+export async function strangerEnters(liar: Liar, convoId: ConvoId, victim: Victim, stranger: TsMls): Promise<void> {
   const { groupInfo, epoch } = await liar.as(victim.did).query(mls.getGroupInfo.main, { convoId })
   const { groupId, lastSeq = 0 } = (await liar.as(victim.did).query(mls.getConvo.main, { convoId })).convo
   const staged = await stranger.joinExternal(groupInfo)
