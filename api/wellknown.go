@@ -16,12 +16,9 @@ func (s *Server) health(c echo.Context) error {
 }
 
 // didDocument says where the service is (https://atproto.com/specs/did). It also lists the keys
-// that sign heads of logs, receipts, and the service's requests to other services. Only a did:web
-// has its document here.
+// that sign heads of logs, receipts, and the service's requests to other services. Of another DID it
+// is no document, but shows that this host is the service's.
 func (s *Server) didDocument(c echo.Context) error {
-	if s.cfg.ServiceDID.Method() != "web" {
-		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}
-	}
 	type service struct {
 		ID       string `json:"id"`
 		Type     string `json:"type"`

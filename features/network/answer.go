@@ -59,7 +59,8 @@ func List(ctx context.Context, q pgpool.Queryer, did syntax.DID, before uuid.UUI
 }
 
 // Answer records a person's answer to the invitations to a convo of another service. The first
-// answer to a request of the last day changes the budgets that have counted it. Errors: ErrNoInvitation, errors of the database.
+// answer to a request of the last day changes the budgets that have counted it. Errors:
+// ErrNoInvitation, errors of the database.
 func Answer(ctx context.Context, tx pgx.Tx, did, service syntax.DID, convo uuid.UUID, answer State) error {
 	var rows int64
 	var first bool

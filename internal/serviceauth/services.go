@@ -30,8 +30,7 @@ var ErrNoService = errors.New("the DID is not that of a delivery service")
 type Service struct {
 	DID      syntax.DID
 	Endpoint string // the URL of its XRPC methods, without a slash at the end
-	// Domain is the registered domain of the host that serves the DID document: the host of a did:web,
-	// or the PLC directory. The maker of a DID document can name any endpoint in it.
+	// Domain is the registered domain of the endpoint's host, which names the service.
 	Domain string
 	// Keys has the keys that sign receipts of claims, by the fragment of the key's id: #mls_service_1.
 	Keys map[string]atcrypto.PublicKey
@@ -105,10 +104,10 @@ func (r *resolver) service(ctx context.Context, did syntax.DID) (Service, error)
 	}
 	ident := identity.ParseIdentity(&doc)
 	s := Service{DID: did, Endpoint: ident.GetServiceEndpoint("atproto_mls"), Keys: map[string]atcrypto.PublicKey{}}
-	if s.Endpoint, _, err = r.host(s.Endpoint); err != nil {
+	if s.Endpoint, s.Domain, err = r.host(s.Endpoint); err != nil {
 		return Service{}, fmt.Errorf("%w: #atproto_mls: %w", ErrNoService, err)
 	}
-	if s.Domain, err = r.domain(did); err != nil {
+	if err := r.names(ctx, s); err != nil {
 		return Service{}, err
 	}
 	for id := range ident.Keys {
@@ -119,14 +118,22 @@ func (r *resolver) service(ctx context.Context, did syntax.DID) (Service, error)
 	return s, nil
 }
 
-// domain is the registered domain of the host that serves the document of did.
-func (r *resolver) domain(did syntax.DID) (string, error) {
-	if did.Method() == "web" {
-		l, err := r.webLookup(did.Identifier())
-		return l.domain, err
+// names returns an error unless the host of a service names the service: the maker of a DID document
+// can put anybody's address into it. The document of a did:web is on its host.
+func (r *resolver) names(ctx context.Context, s Service) error {
+	own := s.Endpoint + "/.well-known/did.json"
+	if l, err := r.webLookup(s.DID.Identifier()); s.DID.Method() == "web" && err == nil && strings.EqualFold(l.url, own) {
+		return nil
 	}
-	_, host, _ := strings.Cut(r.plcURL, "://")
-	return host, nil
+	body, err := r.web.get(ctx, lookup{url: own, domain: s.Domain})
+	var doc struct {
+		ID syntax.DID `json:"id"`
+	}
+	switch {
+	case errors.Is(err, ErrIssuer), err == nil && (json.Unmarshal(body, &doc) != nil || doc.ID != s.DID):
+		return fmt.Errorf("%w: %s does not name it", ErrNoService, own)
+	}
+	return err
 }
 
 // home fetches the record in which a person names its service. The error is ErrIssuer if there is

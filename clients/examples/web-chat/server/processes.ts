@@ -103,7 +103,7 @@ export class Service {
     const folder = await mkdtemp(join(tmpdir(), "web-chat-"))
     await chmod(folder, 0o711) // as root, PostgreSQL runs as another account
     const service = new Service(binary, folder, port, options.did ?? `did:web:localhost%3A${port}`, {
-      MLSD_DATA_DIR: join(folder, "data"), MLSD_ADMIN_LISTEN: "127.0.0.1:0", MLSD_PLC_URL: directory,
+      MLSD_DATA_DIR: join(folder, "data"), MLSD_ADMIN_LISTEN: "127.0.0.1:0", MLSD_PLC_URL: directory, MLSD_SERVICES: "all",
       MLSD_PUBLIC_URL: options.publicUrl ?? `http://localhost:${port}`,
     })
     await service.start()
