@@ -30,7 +30,7 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 	defer large.release()
 	page := messages.Page{
 		ConvoID: convo, Reader: c.caller, Entries: selections[p.MessageType], Limit: int(p.Limit), MaxBytes: maxPageBytes,
-		After:      or(p.SinceSeq, 0), Former: or(p.UntilLeft, false),
+		After: or(p.SinceSeq, 0), Former: or(p.UntilLeft, false),
 		SmallBytes: smallPage, Large: func() (int64, error) { return h.largePage(c, &large) },
 	}
 	if p.SinceMessage != nil {

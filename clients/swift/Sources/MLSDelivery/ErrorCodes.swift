@@ -28,7 +28,7 @@ extension MessengerError: CodedError {
         case .noKeyPackage: "NoKeyPackage"
         case .notAt: "NotAt"
         case .noWay: "NoWay"
-        default: "Messenger"
+        case .waitsForAnswer: "WaitsForAnswer"
         }
     }
 }
