@@ -49,18 +49,18 @@ func listen(ctx context.Context, h *Hub, s *Sequencer) error {
 		case n.Channel == devicesChannel:
 			h.endDevice(n.Payload)
 		default:
-			notified(h, n.Payload)
+			notified(Stream{h, s}, n.Payload)
 		}
 	}
 }
 
 // notified handles a notification of the stream. The payload is the place up to which the stream
 // has grown, or empty if the stream has a new generation.
-func notified(h *Hub, payload string) {
+func notified(s Stream, payload string) {
 	place, err := strconv.ParseInt(payload, 10, 64)
 	if err != nil {
-		h.Wake()
+		s.Hub.Wake()
 		return
 	}
-	h.Grown(place)
+	s.Grown(place)
 }

@@ -32,7 +32,10 @@ func (s Stream) QueuePlace(batch *pgx.Batch, convo uuid.UUID, kind outbox.Kind, 
 }
 
 // Grown implements messages.Stream.
-func (s Stream) Grown(place int64) { s.Hub.Grown(place) }
+func (s Stream) Grown(place int64) {
+	s.Hub.Grown(place)
+	s.Sequencer.Seen(place)
+}
 
 // Wake implements messages.Stream.
 func (s Stream) Wake() { s.Sequencer.Wake() }

@@ -64,8 +64,9 @@ type Sequencer struct {
 	onDump  Hook
 	wake    worker.Trigger // sent when the outbox may have grown
 
-	leads   atomic.Bool // conn is not nil
-	written atomic.Bool // Wake was called since this node last woke the leader on another node
+	leads   atomic.Bool  // conn is not nil
+	written atomic.Bool  // Wake was called since this node last woke the leader on another node
+	seen    atomic.Int64 // the newest place that messages have got at once, as far as this node knows
 
 	conn        *pgx.Conn // its session holds the lock; nil unless this node leads
 	head        int64     // where the stream ended when this node last read its end
@@ -104,6 +105,16 @@ func NewSequencer(c SequencerConfig) *Sequencer {
 func (s *Sequencer) Wake() {
 	s.written.Store(true)
 	s.wake.Send()
+}
+
+// Seen says that the stream has reached a place without a step of this sequencer. It does not block.
+func (s *Sequencer) Seen(place int64) {
+	for {
+		known := s.seen.Load()
+		if place <= known || s.seen.CompareAndSwap(known, place) {
+			return
+		}
+	}
 }
 
 // wakeLeading wakes the sequencer if this node leads, because another node has written.
@@ -258,7 +269,7 @@ func (s *Sequencer) adopt(ctx context.Context) error {
 		return err
 	}
 	newest := all.newest()
-	if newest.id == s.generation && now.head < s.head {
+	if s.head = max(s.head, s.seen.Swap(0)); newest.id == s.generation && now.head < s.head {
 		if err := beginGeneration(ctx, s.conn, newest.id, newest.by, causeWentBack, nil); err != nil {
 			return err
 		}
@@ -328,6 +339,7 @@ func (s *Sequencer) self() *uuid.UUID {
 func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 	var waited time.Duration
 	var head, generation int64
+	s.head = max(s.head, s.seen.Swap(0))
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT FROM stream WHERE EXISTS (SELECT FROM outbox WHERE id > $1) FOR NO KEY UPDATE`, s.floor.at)
 	batch.Queue(`

@@ -28,7 +28,7 @@ type Stream interface {
 	// that place, which is good once the transaction has committed. Otherwise the event is in the
 	// outbox, or there is no message.
 	QueuePlace(batch *pgx.Batch, convo uuid.UUID, kind outbox.Kind, size int, placed func(int64))
-	// Grown says that the stream may have events up to a place. It does not block.
+	// Grown says that the stream has events up to a place. It does not block.
 	Grown(place int64)
 	// Wake says that the outbox may have grown. It does not block.
 	Wake()
@@ -77,7 +77,7 @@ func (l *Log) alone(ctx context.Context, d *Draft) (r Result, appended bool, err
 	switch {
 	case usedMeanwhile(err), refused && (err == nil || pgpool.OutcomeUnknown(err)):
 		return Result{}, false, nil
-	case place > 0:
+	case place > 0 && err == nil:
 		l.stream.Grown(place)
 	default:
 		l.stream.Wake()
