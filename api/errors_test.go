@@ -135,7 +135,7 @@ func TestDomainErrorsHaveAnswers(t *testing.T) {
 		{fmt.Errorf("%w; it would have %d", convos.ErrTooManyMembers, 1001), "it would have 1001", "at most 1000 members"},
 		{convos.ErrLastMember, "the last member cannot leave", "hide the convo"},
 		{convos.ErrCommitRequired, "there is no commit", "make it with the MLS library"},
-		{convos.ErrNotPermitted, "the caller is not the creator", "only the creator removes"},
+		{convos.ErrNotPermitted, "the caller is no admin", "only admins remove"},
 		{convos.ErrForked, "have reported different authenticators", "offer the GroupInfo with reportEpoch"},
 		{convos.ErrTargetNotMember, "was never a member", "getConvo lists the members"},
 		{convos.ErrNoGroupInfo, "no GroupInfo", "the next commit that brings one"},

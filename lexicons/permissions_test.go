@@ -108,7 +108,8 @@ func TestPermissionsOfRecords(t *testing.T) {
 		Action: []string{"create", "update", "delete"},
 	}}
 	names := lexicon.SchemaPermission{
-		Type: "permission", Resource: "repo", Collection: []string{namespace + "profile"}, Action: []string{"create", "update"},
+		Type: "permission", Resource: "repo", Collection: []string{namespace + "profile"},
+		Action: []string{"create", "update"},
 	}
 	for set, want := range map[string][]lexicon.SchemaPermission{
 		"authRead": {}, "authMessaging": lists, "authFull": append(slices.Clone(lists), names),

@@ -276,9 +276,10 @@ func TestLifetimeMessages(t *testing.T) {
 		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "sendMessage=1h": unknown ` +
 			`operation "sendMessage": want one of acceptConvo, acceptInvitation, addMembers, blockActor, ` +
 			`completeAttachment, createAttachment, ` +
-			`createConvo, declineInvitation, deleteAttachment, demoteAdmin, eraseMyAccount, getKeyPackages, invitation, leaveConvo, ` +
-			`processExternalCommit, promoteAdmin, publishKeyPackage, publishKeyPackages, push, registerPushTarget, reportConvo, resetConvo, ` +
-			`setCursorPolicy, setInvitationPolicy, submitCommit, unblockActor, unregisterPushTarget, updateConvo, withdrawKeyPackages`,
+			`createConvo, declineInvitation, deleteAttachment, demoteAdmin, eraseMyAccount, getKeyPackages, invitation, ` +
+			`leaveConvo, processExternalCommit, promoteAdmin, publishKeyPackage, publishKeyPackages, push, ` +
+			`registerPushTarget, reportConvo, resetConvo, setCursorPolicy, setInvitationPolicy, submitCommit, unblockActor, ` +
+			`unregisterPushTarget, updateConvo, withdrawKeyPackages`,
 		"MLSD_IDEMPOTENCY_TTL=2h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "2h": "2h" is not a pair ` +
 			`such as acceptConvo=24h`,
 		"MLSD_IDEMPOTENCY_LEASE=default=2h": `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE) is "default=2h": ` +

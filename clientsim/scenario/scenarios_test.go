@@ -43,7 +43,8 @@ func playNamed(t *testing.T, name string, to testbed.Target, o testbed.Options) 
 func TestLibrariesWithoutAgents(t *testing.T) {
 	t.Parallel()
 	for name, play := range map[string]func(context.Context, *testbed.World){
-		"mls-libraries": Libraries, "large-library-group": LargeLibraryGroup, "bad-proposals-libraries": BadProposalsLibraries,
+		"mls-libraries": Libraries, "large-library-group": LargeLibraryGroup,
+		"bad-proposals-libraries": BadProposalsLibraries,
 	} {
 		if got := playNamed(t, name, testbed.Target{}, testbed.Options{}); !strings.Contains(got.Skipped, "--agents") {
 			t.Errorf("%s was played without agents: %+v", name, got)

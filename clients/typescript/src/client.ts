@@ -41,7 +41,7 @@ import { Resets } from "./resets.js"
 import { type Changes, endOf, get, getAll, getRange, OwnedStore, put, type Store } from "./store.js"
 import { type Elsewhere, type OtherServices, Services } from "./services.js"
 import { type PdsAgent, textOf, type Transport } from "./transport.js"
-import { type ClockError, ServerTime } from "./server-time.js"
+import { type ClockOffset, ServerTime } from "./server-time.js"
 import { type MemberCursor, Signals } from "./signals.js"
 import { type InvitedDevice, WelcomeLostError, Welcomes } from "./welcome.js"
 import { type AddContent, type Committed } from "./write-commits.js"
@@ -129,7 +129,7 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    * The device's clock is off by a minute or more, or it is right again. The client goes by the service's time;
    * other apps do not, and tokens of the person's PDS can be refused: tell the person.
    */
-  onClock?(error: ClockError): void
+  onClock?(offset: ClockOffset): void
   /** The event stream is connected. */
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
@@ -299,8 +299,8 @@ export class Client {
     asDid(did)
     const events = harmless(options.events ?? {})
     const closing = new AbortController()
-    const time = new ServerTime(clock, (error) => {
-      events.onClock?.(error)
+    const time = new ServerTime(clock, (offset) => {
+      events.onClock?.(offset)
       client?.later(client.stock.again())
     })
     library.setTime?.(time.now)
@@ -364,6 +364,7 @@ export class Client {
         opened.follow(service)
         opened.later(opened.signals.shareAt(service))
       },
+      ended: (convo) => opened.ended(convo),
       later: (done) => opened.later(done),
     })
     await client.begin()
@@ -870,6 +871,16 @@ export class Client {
   private async enterAccepted(convo: ConvoId): Promise<void> {
     if ((await this.log.thread(convo)) !== undefined) await this.syncUnlessGone(convo) // its removal can be there to read
     await this.joinOrRejoin(convo, () => this.hasJoined(convo))
+  }
+
+  // ended notes that this person has left a convo, or was removed, before an invitation. This device may not have
+  // read that: a log begins anew with the invitation.
+  private ended(convo: ConvoId): Promise<void> {
+    return this.core.locks.run(lockOf(convo), async () => {
+      await this.log.read(convo).catch(() => {}) // what it cannot read any more is gone
+      const thread = await this.log.thread(convo)
+      if (thread !== undefined && !thread.left) await this.log.save({ ...thread, left: true })
+    })
   }
 
   // hasJoined reports whether this device is in a convo, and nothing of its Welcome is left to do.

@@ -33,7 +33,7 @@ export { type GroupCode, groupCode } from "./group-code.js"
 export {
   compareSafetyNumbers, parseSafetyNumber, type SafetyComparison, safetyNumber, type SafetyNumber, safetyNumberText,
 } from "./safety-number.js"
-export type { ClockError } from "./server-time.js"
+export type { ClockOffset } from "./server-time.js"
 export { SessionTransport } from "./transport-session.js"
 export { type Changes, MemoryStore, type NamedRecord, type Range, type Store } from "./store.js"
 export { IndexedDBStore, type OpenOptions } from "./store-indexeddb.js"

@@ -41,6 +41,8 @@ export interface RequestsParts {
   join(convo: ConvoId, isIn: () => Promise<boolean>): Promise<void>
   /** This device is in a convo of another service. */
   entered(service: Did): void
+  /** This person was invited anew: what this device has of a convo is of a membership that has ended. */
+  ended(convo: ConvoId): Promise<void>
   later(done: Promise<void>): void
 }
 
@@ -189,7 +191,7 @@ export class Requests {
     const { convoId, service } = request
     const saved = this.known.get(convoId)
     const thread = service === undefined ? undefined : await this.parts.log.thread(convoId)
-    if (thread !== undefined && !thread.left) return
+    if (thread !== undefined && !thread.left) await this.parts.ended(convoId)
     if (saved !== undefined ? saved.answer !== undefined || saved.request.service !== service : this.isPlaced(convoId)) return
     const changes: Changes = new Map()
     if (saved === undefined) this.core.news.add(changes, { convo: convoId, request })

@@ -10,7 +10,7 @@ const longestAnswer = 10_000
 const noticeable = 60_000
 
 /** How far the device's clock is off. */
-export interface ClockError {
+export interface ClockOffset {
   /** How many milliseconds the device's clock is ahead of the service's. It is negative if it is behind. */
   readonly aheadMs: number
 }
@@ -23,7 +23,7 @@ export class ServerTime {
   /** @param onClock hears when the clock is off by a minute or more, or is off differently, and when it is right again */
   constructor(
     private readonly clock: Clock,
-    private readonly onClock: (error: ClockError) => void = () => {},
+    private readonly onClock: (offset: ClockOffset) => void = () => {},
   ) {}
 
   /** Milliseconds of Unix time. */

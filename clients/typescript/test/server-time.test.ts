@@ -4,7 +4,7 @@ import assert from "node:assert/strict"
 import { type TestContext, test } from "node:test"
 import { systemClock } from "../src/clock.js"
 import { correctTree } from "../src/mls-ts-tree.js"
-import { type ClockError, ServerTime } from "../src/server-time.js"
+import { type ClockOffset, ServerTime } from "../src/server-time.js"
 import { MemoryStore } from "../src/store.js"
 import { needsServer, newAccounts } from "./support/dev.js"
 import { bytesOf, openPhone, readsAll } from "./support/phone.js"
@@ -24,7 +24,7 @@ for (const ahead of [70 * minute, -70 * minute]) {
     const right = await openPhone(bob, new MemoryStore(), { clock: systemClock })
     await right.replenish()
     setClock(t, ahead)
-    const heard: ClockError[] = []
+    const heard: ClockOffset[] = []
     const hears: { client?: Awaited<ReturnType<typeof openPhone>>; onItems?: () => void } = {}
     const wrong = await openPhone(alice, new MemoryStore(), {
       clock: systemClock, events: { onClock: (error) => heard.push(error), onItems: () => hears.onItems?.() },
