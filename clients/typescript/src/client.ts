@@ -869,7 +869,8 @@ export class Client {
   // enterAccepted enters a convo of the own service that was accepted. A Welcome that waited for too long is not
   // there any more, and devices without one have none: they enter by external commit.
   private async enterAccepted(convo: ConvoId): Promise<void> {
-    if ((await this.log.thread(convo)) !== undefined) await this.syncUnlessGone(convo) // its removal can be there to read
+    const thread = await this.log.thread(convo)
+    if (thread !== undefined && !thread.left) await this.syncUnlessGone(convo) // its removal can be there to read
     await this.joinOrRejoin(convo, () => this.hasJoined(convo))
   }
 
