@@ -72,7 +72,7 @@ test("two people chat by keyboard, and see what becomes of each message", async 
   assert.deepEqual(states, ["Welcome available", "Welcome in_flight", "Welcome consumed"])
   await pictureBothThemes(page, alice)
   const second = await stage.page("alice")
-  await second.getByRole("alert").getByText("another tab has the store open").waitFor()
+  await second.getByRole("alert").getByText("perhaps in another tab").waitFor()
   await stage.close()
 })
 
