@@ -1,7 +1,7 @@
 // The page in a real browser: what both people see, whatever is broken.
 
 import assert from "node:assert/strict"
-import { after, before, test } from "node:test"
+import { after, afterEach, before, beforeEach, test } from "node:test"
 import type { Browser, Page, Route } from "playwright-core"
 import { compile, type Running, start } from "../server/world.js"
 import { accessible, picture } from "./look.js"
@@ -11,15 +11,21 @@ import { openBrowser, Stage } from "./stage.js"
 let world: Running
 let browser: Browser
 
+let binaries: string
+
 before(async () => {
-  world = await start(process.env.MLSD_BINARIES ?? compile(), 0)
+  binaries = process.env.MLSD_BINARIES ?? compile()
   browser = await openBrowser()
 })
 
-after(async () => {
-  await browser.close()
-  await world.stop()
+// Each test has people of its own: new devices of people who have a chat would enter it by themselves.
+beforeEach(async () => {
+  world = await start(binaries, 0)
 })
+
+afterEach(() => world.stop())
+
+after(() => browser.close())
 
 function pathOf(method: string): string {
   return `**/xrpc/blue.catbird.mls.${method}`
