@@ -74,6 +74,9 @@ func (l *Log) alone(ctx context.Context, d *Draft) (r Result, appended bool, err
 	var place int64
 	l.stream.QueuePlace(batch, d.ConvoID, outbox.Kind(d.Kind), len(d.Body), func(at int64) { place = at })
 	err = pgpool.SendTx(ctx, l.batches, batch, l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
+	if appended && (err == nil || pgpool.OutcomeUnknown(err)) { // first, because the event can be handed out at once
+		l.tracer.Wrote(d.ConvoID, r.Seq, d.span)
+	}
 	switch {
 	case usedMeanwhile(err), refused && (err == nil || pgpool.OutcomeUnknown(err)):
 		return Result{}, false, nil
