@@ -62,5 +62,5 @@ func notified(s Stream, payload string) {
 		s.Hub.Wake()
 		return
 	}
-	s.Grown(place)
+	s.grown(place)
 }

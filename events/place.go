@@ -31,10 +31,16 @@ func (s Stream) QueuePlace(batch *pgx.Batch, convo uuid.UUID, kind outbox.Kind, 
 		})
 }
 
-// Grown implements messages.Stream.
-func (s Stream) Grown(place int64) {
+// Placed implements messages.Stream.
+func (s Stream) Placed(place int64) {
+	s.Sequencer.metrics.Sequenced(1, 0)
+	s.grown(place)
+}
+
+// grown says that the stream has events up to a place.
+func (s Stream) grown(place int64) {
 	s.Hub.Grown(place)
-	s.Sequencer.Seen(place)
+	s.Sequencer.seePlace(place)
 }
 
 // Wake implements messages.Stream.

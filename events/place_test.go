@@ -73,6 +73,7 @@ func TestPlaceAtOnce(t *testing.T) {
 				}
 			}
 			before, waiting := w.ends(t)
+			sequenced := n.sequenced
 			release := func() {}
 			if c.locked {
 				tx, err := w.db.Begin(t.Context())
@@ -92,6 +93,9 @@ func TestPlaceAtOnce(t *testing.T) {
 				t.Fatalf("%+v, %v", sent, err)
 			}
 			release()
+			if counted := n.sequenced > sequenced; counted == c.waits {
+				t.Errorf("the metric counts the event: %t", counted)
+			}
 			head, rows := w.ends(t)
 			if placed := head == before+1 && rows == waiting; placed == c.waits {
 				t.Errorf("placed %v: the stream went from %d to %d, the outbox from %d rows to %d", placed, before, head,
@@ -107,7 +111,7 @@ func TestPlaceAtOnce(t *testing.T) {
 	}
 }
 
-// Places are dense and in the order of each convo, whoever gives them: two nodes whose messages are
+// Places are dense and in the order of each convo, no matter who gives them: two nodes whose messages are
 // alone, their batches, transactions that are rolled back, other events, and steps of a sequencer.
 func TestPlacesAreDense(t *testing.T) {
 	t.Parallel()

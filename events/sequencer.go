@@ -53,7 +53,7 @@ const checkViolation = "23514"
 // convo wait for its row lock, so their outbox ids and their places are in the order of the writes.
 //
 // While the outbox is empty, a message that is alone in its transaction gets its place there
-// (place.sql). Whoever gives places holds the lock of the row of stream until its COMMIT.
+// (place.sql). A transaction that gives places locks the row of stream until its COMMIT.
 type Sequencer struct {
 	db      *pgxpool.Pool
 	log     *slog.Logger
@@ -107,8 +107,9 @@ func (s *Sequencer) Wake() {
 	s.wake.Send()
 }
 
-// Seen says that the stream has reached a place without a step of this sequencer. It does not block.
-func (s *Sequencer) Seen(place int64) {
+// seePlace says that the stream has reached a place without a step of this sequencer. It does not
+// block.
+func (s *Sequencer) seePlace(place int64) {
 	for {
 		known := s.seen.Load()
 		if place <= known || s.seen.CompareAndSwap(known, place) {

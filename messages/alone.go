@@ -28,8 +28,8 @@ type Stream interface {
 	// that place, which is good once the transaction has committed. Otherwise the event is in the
 	// outbox, or there is no message.
 	QueuePlace(batch *pgx.Batch, convo uuid.UUID, kind outbox.Kind, size int, placed func(int64))
-	// Grown says that the stream has events up to a place. It does not block.
-	Grown(place int64)
+	// Placed says that a message of this node has got a place for good. It does not block.
+	Placed(place int64)
 	// Wake says that the outbox may have grown. It does not block.
 	Wake()
 }
@@ -74,11 +74,14 @@ func (l *Log) alone(ctx context.Context, d *Draft) (r Result, appended bool, err
 	var place int64
 	l.stream.QueuePlace(batch, d.ConvoID, outbox.Kind(d.Kind), len(d.Body), func(at int64) { place = at })
 	err = pgpool.SendTx(ctx, l.batches, batch, l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
+	if appended && (err == nil || pgpool.OutcomeUnknown(err)) { // first, because the event can be handed out at once
+		l.tracer.Wrote(d.ConvoID, r.Seq, d.span)
+	}
 	switch {
 	case usedMeanwhile(err), refused && (err == nil || pgpool.OutcomeUnknown(err)):
 		return Result{}, false, nil
 	case place > 0 && err == nil:
-		l.stream.Grown(place)
+		l.stream.Placed(place)
 	default:
 		l.stream.Wake()
 	}

@@ -157,6 +157,11 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) ([]Result
 	t.queueReads(reads, lock, t.convoIDs, t.senders)
 	err := pgpool.ReadThenWrite(ctx, l.batches, reads, pgpool.Writes{SQL: t.writeStatements(), Queue: t.queueWrites},
 		l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
+	if err == nil || pgpool.OutcomeUnknown(err) {
+		for _, i := range t.appended {
+			l.tracer.Wrote(drafts[i].ConvoID, t.results[i].Seq, drafts[i].span)
+		}
+	}
 	if len(t.appended) > 0 && l.stream != nil {
 		l.stream.Wake()
 	}

@@ -47,7 +47,8 @@ type Draft struct {
 	// if the draft is refused or is a repetition.
 	Also func(*pgx.Batch)
 
-	refusal error // the refusal by InvalidAsset or Quota
+	refusal error        // the refusal by InvalidAsset or Quota
+	span    tracing.Span // of Send
 }
 
 // requestKey names a request to send a message.
@@ -158,6 +159,7 @@ const duplicateTimeout = 2 * time.Second
 func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 	ctx, span := tracing.Start(ctx, "append")
 	defer span.End()
+	d.span = span
 	repeats, err := l.sends.begin(&d)
 	if err != nil {
 		return Receipt{}, err
@@ -178,8 +180,6 @@ func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 		return Receipt{}, idem.ErrInProgress
 	case err != nil:
 		return Receipt{}, err
-	case r.Err == nil && !r.Replayed:
-		l.tracer.Wrote(d.ConvoID, r.Seq, span)
 	}
 	return r.Receipt, r.Err
 }

@@ -29,7 +29,7 @@ func TestAcknowledgedBeforeTheFirstHead(t *testing.T) {
 	}
 }
 
-// earlyChanged returns a device to which the second of three acknowledged entries is shown with a change.
+// earlyChanged returns a device to which the second of three acknowledged entries is shown changed.
 func earlyChanged(t *testing.T, why string, change func(*verifier.Seen)) *device {
 	t.Helper()
 	honestly, s := newServer(t), newServer(t)
@@ -85,7 +85,7 @@ func earlyLost(t *testing.T) *device {
 	return d
 }
 
-// What was acknowledged and not yet shown is compared also if the server goes on with another generation.
+// What was acknowledged and not yet shown is compared, even if the generation changes before.
 func TestAcknowledgedBeforeAnotherGeneration(t *testing.T) {
 	t.Parallel()
 	earlyInAnotherGeneration(t)
