@@ -4,8 +4,8 @@ import assert from "node:assert/strict"
 import { readdir, readFile } from "node:fs/promises"
 import { join } from "node:path"
 import { after, before, test } from "node:test"
-import { build } from "esbuild"
 import type { Browser } from "playwright-core"
+import { build, type Rolldown } from "vite"
 import { type OAuthWorld, startOAuth } from "../server/oauth.js"
 import { type Account, installPds } from "../server/real-pds.js"
 import { compile, repository } from "../server/world.js"
@@ -110,14 +110,14 @@ test("at a service whose DID has a port, a PDS allows nothing", async () => {
 })
 
 test("a PDS allows the methods that the table has, and a chat app to list devices", async () => {
-  const bundle = await build({ entryPoints: ["build/test/probe.js"], bundle: true, format: "esm", write: false })
+  const probe = await bundleProbe()
   const methods = await verbs()
   const allowed: Partial<Record<SetName, string[]>> = {}
   for (const set of Object.keys(sets) as SetName[]) {
     const hers = await visit(alice)
     await hers.signIn(sets[set])
     await hers.page.getByRole("button", { name: "Sign out" }).waitFor()
-    await hers.context.route("**/probe.js", (route) => route.fulfill({ contentType: "text/javascript", body: bundle.outputFiles[0]?.text ?? "" }))
+    await hers.context.route("**/probe.js", (route) => route.fulfill({ contentType: "text/javascript", body: probe }))
     const [got, lists, names] = await hers.page.evaluate(async ({ settings, methods }) => {
       const probe = (await import(`${location.origin}/probe.js`)) as typeof import("./probe.js")
       return [await probe.allowed(settings, methods), await probe.listsDevices(settings), await probe.namesService(settings)] as const
@@ -141,6 +141,15 @@ test("the PDS has called nobody outside of this machine", async () => {
   assert.ok(called.length > 0, "it has called somebody")
   assert.deepEqual(called.filter((uri) => !/^http:\/\/(localhost|127\.0\.0\.1):/.test(uri)), [])
 })
+
+/** What the test loads into the page, in one file. */
+async function bundleProbe(): Promise<string> {
+  const lib = { entry: "build/test/probe.js", formats: ["es" as const] }
+  const [bundle] = (await build({ configFile: false, logLevel: "warn", build: { write: false, lib } })) as Rolldown.RolldownOutput[]
+  const [chunk] = bundle?.output ?? []
+  assert.ok(chunk)
+  return chunk.code
+}
 
 /** The verb of each method. */
 async function verbs(): Promise<Record<string, "GET" | "POST">> {
