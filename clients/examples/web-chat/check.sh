@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles the web chat, and plays it in a real Chromium with a service that is killed on the way.
 #
-#   check.sh           two people beside each other, at one service and at two
+#   check.sh           people at one service and at two, and what the page weighs
 #   check.sh --oauth   people who sign in with OAuth at a real PDS
 #
 # SCREENSHOTS names a folder for pictures, and CHROMIUM another browser than /usr/bin/chromium.
@@ -42,6 +42,7 @@ if [[ ! -d $client/node_modules || ! -e $client/dist/index.js ||
 fi
 install
 npm run build --silent
+node build/test/weight.js
 MLSD_BINARIES=$PWD/build
 (cd ../../.. && go build -o "$MLSD_BINARIES/" ./cmd/mlsd ./cmd/mlsd-dev)
 export MLSD_BINARIES

@@ -5,6 +5,7 @@ import { type IncomingMessage, type Server, type ServerResponse } from "node:htt
 import { dirname, extname, join, normalize } from "node:path"
 import { fileURLToPath } from "node:url"
 import { type Line, type Pds, read } from "./pds.js"
+import type { Population } from "./population.js"
 import type { Service } from "./processes.js"
 
 /** What the page asks first. */
@@ -19,7 +20,7 @@ export interface World {
 
 /** Somebody who chats. */
 export interface Person {
-  readonly name: string
+  readonly handle: string
   readonly did: string
   /** The DID of the person's service. */
   readonly home: string
@@ -27,6 +28,8 @@ export interface Person {
 
 /** What the buttons change. */
 interface Change {
+  /** Makes a person of this name, unless there is one. */
+  readonly person?: string
   readonly running?: boolean
   readonly cut?: boolean
   readonly did?: string
@@ -45,7 +48,7 @@ export class Web {
     private readonly pds: Pds,
     /** The service that can be killed, if there is only one. */
     private readonly service: Service | undefined,
-    private readonly people: readonly Person[],
+    private readonly people: Population,
     private readonly directory: string,
   ) {}
 
@@ -76,12 +79,13 @@ export class Web {
     if (request.method === "POST") await this.change(JSON.parse((await read(request)).toString()) as Change)
     const world: World = {
       directory: this.directory, running: this.service?.running ?? true, ...(this.service === undefined && { cut: this.pds.cut }),
-      people: this.people.map((person) => ({ ...person, ...(this.pds.line(person.did) ?? { online: true, loses: false }) })),
+      people: this.people.all.map((person) => ({ ...person, ...(this.pds.line(person.did) ?? { online: true, loses: false }) })),
     }
     response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(world))
   }
 
-  private async change({ running, cut, did, line }: Change): Promise<void> {
+  private async change({ person, running, cut, did, line }: Change): Promise<void> {
+    if (person !== undefined) await this.people.make(person)
     if (running === false) await this.service?.kill()
     if (running === true) await this.service?.start()
     if (cut !== undefined) await this.pds.sever(cut)

@@ -15,6 +15,7 @@ export interface Line {
 
 const send = "blue.catbird.mls.sendMessage"
 const getTicket = "blue.catbird.mls.getSubscriptionTicket"
+const resolveHandle = "com.atproto.identity.resolveHandle"
 
 export class Pds {
   private readonly lines = new Map<string, Line & { readonly home: string; readonly sockets: Map<Duplex, Place> }>()
@@ -26,9 +27,13 @@ export class Pds {
     private readonly network: Network,
     /** The first one is for requests that name none. */
     private readonly services: readonly [Place, ...Place[]],
-    people: readonly { readonly did: string; readonly home: string }[],
-  ) {
-    for (const { did, home } of people) this.lines.set(did, { home, online: true, loses: false, sockets: new Map() })
+    /** Finds a person of this PDS by a handle. */
+    private readonly resolve: (handle: string) => string | undefined,
+  ) {}
+
+  /** Takes a person in. */
+  add(did: string, home: string): void {
+    this.lines.set(did, { home, online: true, loses: false, sockets: new Map() })
   }
 
   /** Whether the line between the services is cut. Then nobody reaches another service than its own. */
@@ -68,17 +73,18 @@ export class Pds {
     const line = this.lines.get(did)
     if (!line?.online) return void request.socket.destroy()
     const method = /^\/xrpc\/([A-Za-z0-9.-]+)/.exec(path)?.[1] ?? ""
+    if (method === resolveHandle) return this.answerHandle(path, response)
     const body = request.method === "POST" ? await read(request) : undefined
     const [aud] = String(request.headers["atproto-proxy"] ?? this.network.url).split("#", 1)
     const service = this.services.find((one) => one.did === aud)
     const isCut = this.severed && service !== undefined && service.did !== line.home
     const answer = isCut ? undefined : await this.pass(did, method, path, request, body, service)
     if (answer === undefined) return upstreamFailure(response)
-    let text = await answer.text()
-    if (method === getTicket && answer.ok && service !== undefined) text = this.keepTicket(text, did, service, request)
+    let bytes = Buffer.from(await answer.arrayBuffer())
+    if (method === getTicket && answer.ok && service !== undefined) bytes = Buffer.from(this.keepTicket(bytes.toString(), did, service, request))
     const lost = line.loses && method === send && answer.ok
     if (lost) line.loses = false
-    reply(response, answer, text, lost)
+    reply(response, answer, bytes, lost)
   }
 
   /** Passes a WebSocket on to the service. Its ticket says whose it is. */
@@ -98,6 +104,12 @@ export class Pds {
       one.on("close", () => other.destroy())
     }
     socket.on("close", () => line.sockets.delete(socket))
+  }
+
+  private answerHandle(path: string, response: ServerResponse): void {
+    const did = this.resolve(new URL(path, this.network.url).searchParams.get("handle") ?? "")
+    response.writeHead(did === undefined ? 400 : 200, { "content-type": "application/json" })
+    response.end(JSON.stringify(did === undefined ? { error: "HandleNotFound", message: "nobody has this handle" } : { did }))
   }
 
   // keepTicket remembers whose a ticket is. Its address is that of the page, which may call no other.
@@ -129,14 +141,14 @@ export class Pds {
 
 // reply writes the service's answer. An answer is lost after its first half: without its head the
 // browser itself would repeat the request, and the page would not notice.
-function reply(response: ServerResponse, answer: Response, text: string, lost: boolean): void {
+function reply(response: ServerResponse, answer: Response, bytes: Buffer, lost: boolean): void {
   const retryAfter = answer.headers.get("retry-after")
   response.writeHead(answer.status, {
-    "content-type": answer.headers.get("content-type") ?? "application/json", "content-length": Buffer.byteLength(text),
+    "content-type": answer.headers.get("content-type") ?? "application/json", "content-length": bytes.length,
     ...(retryAfter !== null && { "retry-after": retryAfter }),
   })
-  if (!lost) response.end(text)
-  else response.write(text.slice(0, text.length / 2), () => response.destroy())
+  if (!lost) response.end(bytes)
+  else response.write(bytes.subarray(0, bytes.length / 2), () => response.destroy())
 }
 
 function upstreamFailure(response: ServerResponse): void {

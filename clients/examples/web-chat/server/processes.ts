@@ -9,6 +9,9 @@ import { join } from "node:path"
 import { createInterface } from "node:readline"
 import { freePort } from "./listen.js"
 
+/** What reports of abuse are sealed to: docs/clients/DEV.md has the private half. */
+const reportKey = "mlsd-report-public-XwUmXPp77xzZX_nHLkaVPB9tKATYAxbR3ztr7ToWoSM"
+
 /** How long a process may take until it answers, in milliseconds. */
 const longestStart = 120_000
 
@@ -104,6 +107,7 @@ export class Service {
     await chmod(folder, 0o711) // as root, PostgreSQL runs as another account
     const service = new Service(binary, folder, port, options.did ?? `did:web:localhost%3A${port}`, {
       MLSD_DATA_DIR: join(folder, "data"), MLSD_ADMIN_LISTEN: "127.0.0.1:0", MLSD_PLC_URL: directory, MLSD_SERVICES: "all",
+      MLSD_REPORT_KEY: reportKey,
       MLSD_PUBLIC_URL: options.publicUrl ?? `http://localhost:${port}`,
     })
     await service.start()

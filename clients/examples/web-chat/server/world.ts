@@ -3,9 +3,10 @@
 import { execFileSync } from "node:child_process"
 import { dirname, join } from "node:path"
 import { fileURLToPath } from "node:url"
-import { type Person, Web } from "./http.js"
+import { Web } from "./http.js"
 import { listen } from "./listen.js"
 import { Pds } from "./pds.js"
+import { Population } from "./population.js"
 import { Network, Service } from "./processes.js"
 
 const build = join(dirname(fileURLToPath(import.meta.url)), "..")
@@ -36,14 +37,11 @@ export async function start(binaries: string, wanted: number, services: 1 | 2 = 
   const url = `http://localhost:${port}`
   const network = await Network.start(join(binaries, "mlsd-dev"), services)
   const service = services === 1 ? await Service.start(join(binaries, "mlsd"), network.url, { publicUrl: url }) : undefined
-  const people: Person[] = []
-  for (const name of ["Alice", "Bob"]) {
-    const { did, home } = await network.person(name.toLowerCase())
-    people.push({ name, did, home: service?.did ?? home })
-  }
   const [first, ...others] = service === undefined ? await network.services() : [service]
   if (first === undefined) throw new Error("mlsd-dev names no services")
-  const pds = new Pds(network, [first, ...others], people)
+  const pds = new Pds(network, [first, ...others], (handle) => people.find(handle)?.did)
+  const people = new Population(network, service?.did, ({ did, home }) => pds.add(did, home))
+  for (const name of ["alice", "bob"]) await people.make(name)
   new Web(pds, service, people, network.url).serve(server)
   const stop = async () => {
     server.close()

@@ -9,9 +9,9 @@ import { build, type Rolldown } from "vite"
 import { type OAuthWorld, startOAuth } from "../server/oauth.js"
 import { type Account, installPds } from "../server/real-pds.js"
 import { compile, repository } from "../server/world.js"
-import { type SetName, sets } from "../src/sign-in.js"
-import { accessible, picture } from "./look.js"
-import { agree } from "./pane.js"
+import { type SetName, sets } from "../src/model/sign-in.js"
+import { lookAt, picture } from "./look.js"
+import { agree } from "./person.js"
 import { openBrowser } from "./stage.js"
 import { Visitor } from "./visitor.js"
 
@@ -40,40 +40,42 @@ function visit(account: Account | undefined): Promise<Visitor> {
 
 test("two people sign in, and chat: through the PDS, and directly", async () => {
   const [hers, his] = [await visit(alice), await visit(bob)]
-  await lookAt(hers, "sign-in")
+  await lookAt(hers.page, "oauth-sign-in")
   await consent(hers, "authMessaging")
   await his.signIn(sets.authMessaging)
-  await Promise.all([hers, his].flatMap(({ pane }) => [pane.connected(), pane.published()]))
-  await hers.pane.press("Start a chat with bob.test")
-  await his.pane.press("Accept")
-  await Promise.all([hers.pane.input.waitFor(), his.pane.input.waitFor()])
-  await hers.pane.say("Is this your PDS, or mine?")
-  await his.pane.reaches("Is this your PDS", "received")
-  await his.pane.say("Ours: it signs for both of us.")
-  await agree(hers.pane, his.pane, ["Is this your PDS, or mine?", "Ours: it signs for both of us."])
-  await lookAt(hers, "through-the-pds")
+  await Promise.all([hers, his].map(({ person }) => person.ready()))
+  await hers.person.startChat([his.person])
+  await his.person.accept(hers.person)
+  await hers.person.say("Is this your PDS, or mine?")
+  await his.person.reaches("Is this your PDS", "received")
+  await his.person.say("Ours: it signs for both of us.")
+  await agree([hers.person, his.person], ["Is this your PDS, or mine?", "Ours: it signs for both of us."])
+  await lookAt(hers.page, "through-the-pds")
   wantThroughThePds(hers)
   wantThroughThePds(his)
 
+  await hers.openMe()
   await hers.page.getByRole("button", { name: "Directly" }).click()
-  const alert = hers.page.locator("body > .alert")
-  await alert.getByText("Your PDS has refused createSession: you have not allowed this app to do that. Sign out,").waitFor()
-  await lookAt(hers, "refused")
+  await hers.page.getByRole("alert").getByText("Your PDS has refused createSession: you have not allowed this app to do that. Sign in again").waitFor()
+  await lookAt(hers.page, "refused")
+  await hers.page.keyboard.press("Escape")
   assert.deepEqual(directCalls(hers), [])
-  await hers.pane.say("It did not let me around it.")
-  await his.pane.reaches("It did not let me around it.", "received")
+  await hers.person.say("It did not let me around it.")
+  await his.person.reaches("It did not let me around it.", "received")
 
   await hers.signOut()
   await consent(hers, "authFull")
-  await hers.pane.connected()
+  await hers.person.ready()
+  await hers.openMe()
   const before = hers.requests.length
   await hers.page.getByRole("button", { name: "Directly", pressed: false }).click()
-  await hers.page.getByRole("button", { name: "Directly", pressed: true }).waitFor()
-  await hers.pane.connected()
-  await hers.pane.say("Now it does.")
+  await hers.page.waitForURL(/way=direct/)
+  await hers.person.status("connected")
+  await hers.person.openChat("Bob")
+  await hers.person.say("Now it does.")
   const texts = ["Is this your PDS, or mine?", "Ours: it signs for both of us.", "It did not let me around it.", "Now it does."]
-  await agree(hers.pane, his.pane, texts)
-  await lookAt(hers, "directly")
+  await agree([hers.person, his.person], texts)
+  await lookAt(hers.page, "directly")
   wantDirect(hers, before)
   await Promise.all([hers.close(), his.close()])
 })
@@ -84,7 +86,7 @@ test("who refuses gives no access", async () => {
   await hers.answer("Deny access")
   await hers.page.getByText("Your PDS has given this app no access: you have refused it.").waitFor()
   await hers.page.getByRole("button", { name: "Sign in" }).waitFor()
-  await lookAt(hers, "denied")
+  await lookAt(hers.page, "denied")
   assert.deepEqual(hers.calls(), [])
   await hers.close()
 })
@@ -92,7 +94,7 @@ test("who refuses gives no access", async () => {
 test("an app that may read cannot write", async () => {
   const his = await visit(bob)
   await his.signIn(sets.authRead)
-  await his.pane.pane.getByText("Your PDS has refused publishKeyPackages: you have not allowed this app to do that.").waitFor()
+  await his.page.getByText("Your PDS has refused publishKeyPackages: you have not allowed this app to do that.").waitFor()
   await picture(his.page, "read-only")
   await his.close()
 })
@@ -104,6 +106,7 @@ test("at a service whose DID has a port, a PDS allows nothing", async () => {
   await hers.context.route("**/settings", (route) => route.fulfill({ json: { ...world.settings, service } }))
   await hers.page.reload()
   await hers.signIn(sets.authFull)
+  await hers.openMe()
   await hers.page.getByRole("button", { name: "Directly" }).click()
   await hers.page.getByText("Your PDS has refused createSession").waitFor()
   await hers.close()
@@ -116,7 +119,7 @@ test("a PDS allows the methods that the table has, and a chat app to list device
   for (const set of Object.keys(sets) as SetName[]) {
     const hers = await visit(alice)
     await hers.signIn(sets[set])
-    await hers.page.getByRole("button", { name: "Sign out" }).waitFor()
+    await hers.page.getByRole("button", { name: /me and my devices$/ }).waitFor()
     await hers.context.route("**/probe.js", (route) => route.fulfill({ contentType: "text/javascript", body: probe }))
     const [got, lists, names] = await hers.page.evaluate(async ({ settings, methods }) => {
       const probe = (await import(`${location.origin}/probe.js`)) as typeof import("./probe.js")
@@ -175,21 +178,6 @@ async function consent(visitor: Visitor, set: SetName): Promise<void> {
   await picture(page, `consent-${set}-dark`)
   await page.emulateMedia({ colorScheme: "light" })
   await visitor.answer("Authorize")
-}
-
-/** Checks our page in both themes, and on a phone. */
-async function lookAt({ page }: Visitor, name: string): Promise<void> {
-  await accessible(page)
-  await picture(page, name)
-  await page.emulateMedia({ colorScheme: "dark" })
-  await accessible(page)
-  await picture(page, `${name}-dark`)
-  await page.setViewportSize({ width: 390, height: 844 })
-  await accessible(page)
-  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "nothing sticks out at 390 px")
-  await picture(page, `${name}-phone`)
-  await page.emulateMedia({ colorScheme: "light" })
-  await page.setViewportSize({ width: 1040, height: 720 })
 }
 
 /** Calls at the service itself. The stream of events is one in any case. */

@@ -2,8 +2,8 @@
 
 import { type PdsAgent, XrpcError } from "mlsd-client"
 import type { Settings } from "../server/oauth.js"
-import { SignIn } from "../src/sign-in.js"
-import { serviceAuth } from "../src/ways.js"
+import { SignIn } from "../src/model/sign-in.js"
+import { serviceAuth } from "../src/model/ways.js"
 
 /**
  * Asks the PDS for a service-auth token for each method, and returns the methods for which it gives one.

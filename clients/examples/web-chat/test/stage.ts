@@ -1,8 +1,8 @@
-// A browser, and a page of its own for each test.
+// A browser, and people of their own for each test.
 
 import assert from "node:assert/strict"
 import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core"
-import { PaneOf } from "./pane.js"
+import { Person } from "./person.js"
 
 const wide = { width: 1040, height: 720 }
 
@@ -12,7 +12,7 @@ export function openBrowser(): Promise<Browser> {
   return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: sandbox })
 }
 
-/** A browser's profile: new devices of both people. */
+/** A browser's profile: new devices of whoever signs in. */
 export class Stage {
   private readonly problems: string[] = []
 
@@ -22,34 +22,38 @@ export class Stage {
   ) {}
 
   static async open(browser: Browser, url: string): Promise<Stage> {
-    const context = await browser.newContext({ viewport: wide, locale: "en-GB", colorScheme: "light" })
-    context.setDefaultTimeout(30_000)
+    const context = await browser.newContext({ viewport: wide, locale: "en-GB", colorScheme: "light", acceptDownloads: true })
+    context.setDefaultTimeout(60_000)
     return new Stage(url, context)
   }
 
-  /** Opens the page with both people, or with the one that is named. */
-  async page(as?: "alice" | "bob"): Promise<Page> {
+  /** Opens a page. */
+  async page(search = ""): Promise<Page> {
     const page = await this.context.newPage()
     page.on("pageerror", (err) => this.problems.push(String(err)))
     page.on("console", (message) => {
       if (/Content Security Policy/.test(message.text())) this.problems.push(message.text())
     })
-    await page.goto(this.url + (as === undefined ? "" : `/?as=${as}`))
+    await page.goto(this.url + search)
     return page
   }
 
-  /** Opens the page, and starts a chat. */
-  async chat(): Promise<{ page: Page; alice: PaneOf; bob: PaneOf }> {
-    const page = await this.page()
-    const [alice, bob] = [new PaneOf(page, "Alice"), new PaneOf(page, "Bob")]
-    await Promise.all([alice, bob].flatMap((one) => [one.connected(), one.published()]))
-    await alice.press("Start a chat with Bob")
-    await bob.acceptIfAsked()
-    await Promise.all([alice.input.waitFor(), bob.input.waitFor()])
-    return { page, alice, bob }
+  /** Opens the page of a person, who is made if there is none of this name. */
+  async person(name: string): Promise<Person> {
+    const person = new Person(await this.page(`/?as=${name}`), name)
+    await person.ready()
+    return person
   }
 
-  /** Closes the page. Nothing has gone wrong in it that nobody saw. */
+  /** Opens the pages of two people, who begin a chat. */
+  async chat(one: string, other: string): Promise<[Person, Person]> {
+    const [alice, bob] = await Promise.all([this.person(one), this.person(other)])
+    await alice.startChat([bob])
+    await bob.accept(alice)
+    return [alice, bob]
+  }
+
+  /** Closes the pages. Nothing has gone wrong in them that nobody saw. */
   async close(): Promise<void> {
     await this.context.close()
     assert.deepEqual(this.problems, [])

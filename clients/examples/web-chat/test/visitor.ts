@@ -3,13 +3,13 @@
 import assert from "node:assert/strict"
 import type { Browser, BrowserContext, Page, Request } from "playwright-core"
 import type { Account } from "../server/real-pds.js"
-import type { sets } from "../src/sign-in.js"
-import { PaneOf } from "./pane.js"
+import type { sets } from "../src/model/sign-in.js"
+import { Person } from "./person.js"
 
 type Title = (typeof sets)[keyof typeof sets]
 
 export class Visitor {
-  readonly pane: PaneOf
+  readonly person: Person
   /** What the browser has asked for. */
   readonly requests: Request[] = []
   private readonly problems: string[] = []
@@ -20,7 +20,7 @@ export class Visitor {
     readonly context: BrowserContext,
     readonly page: Page,
   ) {
-    this.pane = new PaneOf(page, account.handle)
+    this.person = new Person(page, account.handle.replace(/\.test$/, ""))
     context.on("request", (request) => this.requests.push(request))
     page.on("pageerror", (err) => this.problems.push(String(err)))
     page.on("console", (message) => {
@@ -59,8 +59,14 @@ export class Visitor {
     await this.answer("Authorize")
   }
 
+  /** Opens the screen about the person, which has the way to the service. */
+  async openMe(): Promise<void> {
+    await this.page.getByRole("button", { name: /me and my devices$/ }).click()
+  }
+
   async signOut(): Promise<void> {
-    await this.page.getByRole("button", { name: "Sign out" }).click()
+    await this.openMe()
+    await this.page.getByRole("button", { name: "End the session" }).click()
     await this.page.getByLabel("Your handle").waitFor()
   }
 
