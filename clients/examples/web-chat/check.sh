@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Compiles the web chat, and plays it in a real Chromium with a service that is killed on the way.
 #
-#   check.sh           people at one service and at two, and what the page weighs
-#   check.sh --oauth   people who sign in with OAuth at a real PDS
+#   check.sh             people at one service and at two, and what the page weighs
+#   check.sh --oauth     people who sign in with OAuth at a real PDS
 #
 # SCREENSHOTS names a folder for pictures, and CHROMIUM another browser than /usr/bin/chromium.
 # Without Node, its packages, Chromium or the PDS, a line that begins with SKIPPED says so.
 set -euo pipefail
 case ${1-} in
-"") tests=(chat two) ;;
+"") tests=(chat evening two) ;;
 --oauth) tests=(oauth) ;;
 *) echo "usage: check.sh [--oauth]" >&2; exit 2 ;;
 esac

@@ -64,7 +64,7 @@ export class Person {
 
   /** Opens a chat of the list. */
   async openChat(title: string): Promise<void> {
-    await this.page.getByRole("list", { name: "Chats" }).getByRole("button", { name: title }).click()
+    await this.page.locator(".chat-row").filter({ has: this.page.locator(".row-title").getByText(title, { exact: true }) }).click()
     await this.input.waitFor()
   }
 
@@ -115,7 +115,7 @@ export class Person {
     await this.message(text).hover()
     await this.message(text).locator("summary").click()
     await this.message(text).locator(".palette").getByRole("button", { name: emoji }).click()
-    await this.message(text).getByRole("list", { name: "Reactions" }).getByRole("button", { name: `${emoji} by` }).waitFor()
+    await this.message(text).getByRole("list", { name: "Reactions" }).getByRole("button", { name: new RegExp(`^${emoji}.* by `) }).waitFor()
   }
 
   // The panel that breaks things

@@ -152,9 +152,9 @@ export class Session extends Observable {
   }
 
   async setReceipts(tells: boolean): Promise<void> {
-    await this.store.write(textChange(names.receipts, tells ? "yes" : "no"))
     this.tellsRead = tells
     this.changed()
+    await this.store.write(textChange(names.receipts, tells ? "yes" : "no"))
   }
 
   /** Answers a question. The client asks again soon. */

@@ -5,7 +5,6 @@ import type { ShownMessage } from "mlsd-client"
 import type { ListedChat } from "../model/chat-list.js"
 import { listOf } from "../model/people.js"
 import type { Session } from "../model/session.js"
-import { serviceName } from "../model/words.js"
 import { Avatar } from "./avatar.js"
 import { Composer, type Subject } from "./composer.js"
 import { Confirm } from "./confirm.js"
@@ -105,9 +104,7 @@ export function ConversationView({ session, chat, onBack, onInfo }: Conversation
   )
 }
 
-function subtitleOf(chat: ListedChat, { people, away }: Session): string {
-  const gone = away.map(serviceName)
-  if (gone.length > 0) return `${gone.join(", ")} does not answer: the chat waits there`
+function subtitleOf(chat: ListedChat, { people }: Session): string {
   if (isPair(chat)) return people.handleOf(chat.others[0]!)
   return `${listOf(chat.others.map((did) => people.nameOf(did)))} and you`
 }

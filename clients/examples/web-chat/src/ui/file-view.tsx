@@ -55,9 +55,9 @@ function Download({ session, convo, body }: FileProps) {
     setProgress(undefined)
   }
   return (
-    <button type="button" className="file" aria-label={`Download ${name}`} onClick={() => void save()}>
+    <button type="button" className="file" onClick={() => void save()}>
       <Icon name="down" />
-      <span><b>{name}</b><small>{progress === undefined ? sizeOf(size) : `${Math.round(progress * 100)} %`}</small></span>
+      <span><span className="hidden">Download </span><b>{name}</b> <small>{progress === undefined ? sizeOf(size) : `${Math.round(progress * 100)} %`}</small></span>
     </button>
   )
 }

@@ -104,10 +104,10 @@ function Members({ session, chat, ask, compare }: MembersProps) {
               <small>{people.handleOf(did)}</small>
             </span>
             <span className="buttons">
-              {did !== people.self && <button type="button" onClick={() => compare(did)} aria-label={`Safety number with ${people.nameOf(did)}`}>Verify</button>}
+              {did !== people.self && <button type="button" onClick={() => compare(did)} aria-label={`Verify ${people.nameOf(did)}`}>Verify</button>}
               {isAdmin && !isPair(chat) && (admins.includes(did)
-                ? <button type="button" disabled={busy} onClick={() => act(() => client.demoteAdmin(chat.convo, did))} aria-label={`Make ${people.nameOf(did)} a member`}>No admin</button>
-                : <button type="button" disabled={busy} onClick={() => act(() => client.promoteAdmin(chat.convo, did))} aria-label={`Make ${people.nameOf(did)} an admin`}>Admin</button>)}
+                ? <button type="button" disabled={busy} onClick={() => act(() => client.demoteAdmin(chat.convo, did))} aria-label={`Make member: ${people.nameOf(did)}`}>Make member</button>
+                : <button type="button" disabled={busy} onClick={() => act(() => client.promoteAdmin(chat.convo, did))} aria-label={`Make admin: ${people.nameOf(did)}`}>Make admin</button>)}
               {isAdmin && did !== people.self && (
                 <button type="button" className="danger" aria-label={`Remove ${people.nameOf(did)}`} onClick={() => ask({
                   title: `Remove ${people.nameOf(did)}?`, yes: "Remove", text: `${people.nameOf(did)} can read nothing that is sent from then on.`,

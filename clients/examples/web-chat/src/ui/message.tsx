@@ -92,11 +92,12 @@ function Reactions({ line: { message }, session: { people }, actions }: { line: 
   return (
     <ul className="reactions" aria-label="Reactions">
       {message.reactions.map(({ emoji, by }) => {
+        const shown = by.length > 1 ? `${emoji} ${by.length}` : emoji
         const names = by.map((did) => (did === people.self ? "you" : people.nameOf(did))).join(", ")
         return (
           <li key={emoji}>
-            <button type="button" aria-pressed={by.includes(people.self)} aria-label={`${emoji} by ${names}`} title={names}
-              onClick={() => actions.react(message, emoji)}>{emoji}{by.length > 1 && ` ${by.length}`}</button>
+            <button type="button" aria-pressed={by.includes(people.self)} aria-label={`${shown} by ${names}`} title={names}
+              onClick={() => actions.react(message, emoji)}>{shown}</button>
           </li>
         )
       })}

@@ -2,17 +2,19 @@
 
 import type { Doubt } from "mlsd-client"
 import type { Session } from "../model/session.js"
+import { serviceName } from "../model/words.js"
 import { IconButton } from "./icons.js"
 import { titleOf } from "./names.js"
 
 export function Notices({ session }: { session: Session }) {
-  const { alert, aheadMs, questions } = session
+  const { alert, aheadMs, questions, away } = session
   return (
     <div className="notices">
       {alert !== undefined && <p className="notice bad" role="alert"><span>{alert}</span><IconButton icon="close" label="Close the notice" onClick={() => session.dismiss()} /></p>}
       {Math.abs(aheadMs) >= 60_000 && (
         <p className="notice" role="status">The clock of this device is {lengthOf(Math.abs(aheadMs))} {aheadMs > 0 ? "ahead" : "behind"}. Set it, so that your account lets this app in.</p>
       )}
+      {away.map((service) => <p key={service} className="notice" role="status">{serviceName(service)} does not answer: the chat waits there</p>)}
       {questions.map((doubt) => <Question key={`${doubt.convo} ${doubt.did} ${doubt.why}`} session={session} doubt={doubt} />)}
     </div>
   )

@@ -39,7 +39,7 @@ export function SafetyDialog({ session, did, onClose }: { session: Session; did:
       {shown !== undefined && (
         <>
           <Qr text={shown.text} />
-          <p className="digits" aria-label="Digits">{shown.digits.split(/\s+/).map((five, i) => <span key={i}>{five}</span>)}</p>
+          <p className="digits">{shown.digits.split(/\s+/).map((five, i) => <span key={i}>{five}</span>)}</p>
           <p role="status" className={shown.compared === "differs" ? "problem" : "hint"}>{wordsFor(shown.compared, name)}</p>
           <div className="buttons">
             {shown.compared === "same"
