@@ -3,6 +3,7 @@
 #
 #   check.sh             people at one service and at two, and what the page weighs
 #   check.sh --oauth     people who sign in with OAuth at a real PDS
+#   check.sh --figures   how long 200 chats and 10,000 messages take
 #
 # SCREENSHOTS names a folder for pictures, and CHROMIUM another browser than /usr/bin/chromium.
 # Without Node, its packages, Chromium or the PDS, a line that begins with SKIPPED says so.
@@ -10,7 +11,8 @@ set -euo pipefail
 case ${1-} in
 "") tests=(chat evening two) ;;
 --oauth) tests=(oauth) ;;
-*) echo "usage: check.sh [--oauth]" >&2; exit 2 ;;
+--figures) tests=(figures) ;;
+*) echo "usage: check.sh [--oauth | --figures]" >&2; exit 2 ;;
 esac
 [[ -z ${SCREENSHOTS-} ]] || SCREENSHOTS=$(realpath -m "$SCREENSHOTS")
 cd "$(dirname "$0")"
