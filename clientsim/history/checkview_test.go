@@ -3,6 +3,7 @@ package history
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -81,6 +82,25 @@ func TestCheckerPassesASoundLog(t *testing.T) {
 	c, v := soundView(t)
 	if found := CheckView(c, v); len(found) != 0 {
 		t.Errorf("violations in a sound log: %v", found)
+	}
+}
+
+// A readable proposal that its sender makes again has the bytes of the accepted one, and is refused.
+func TestRefusedAgain(t *testing.T) {
+	t.Parallel()
+	const convo = "c"
+	model := NewModel()
+	model.Created(convo, nil, 0, false, "did:plc:alice", nil)
+	accepted, refused := Digest{1}, Digest{2}
+	model.Attempted(convo, "accepted", accepted)
+	if _, err := model.Acked(convo, Sent{Text: "accepted", Digest: accepted}); err != nil {
+		t.Fatal(err)
+	}
+	model.Attempted(convo, "refused", refused)
+	model.Refused(convo, accepted)
+	model.Refused(convo, refused)
+	if got := slices.Collect(maps.Keys(model.Snapshot()[0].Refused)); !slices.Equal(got, []Digest{refused}) {
+		t.Errorf("refused are %v, want %v alone", got, refused)
 	}
 }
 

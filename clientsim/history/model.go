@@ -212,9 +212,17 @@ func (m *Model) Committed(convo string, d Digest, seq int64) error {
 }
 
 // Refused records that the server refused a ciphertext or a commit. It must never appear in the
-// log.
+// log, unless it stands there: a readable proposal has the same bytes each time that its sender
+// makes it.
 func (m *Model) Refused(convo string, d Digest) {
-	m.record(func() { m.convos[convo].Refused[d] = struct{}{} })
+	m.record(func() {
+		c := m.convos[convo]
+		text, attempted := c.Attempted[d]
+		if attempted && c.Sent[text].Digest == d || c.Commits[d].Seq != 0 {
+			return
+		}
+		c.Refused[d] = struct{}{}
+	})
 }
 
 // Acked records an acknowledged message, and reports whether it is new. The same text acknowledged
