@@ -54,10 +54,11 @@ type registry struct {
 	mu     sync.Mutex // guards the rest
 	worlds map[syntax.DID]*world
 	homes  map[syntax.DID]syntax.DID
-	fronts map[syntax.DID]*front     // of those that answer over HTTP
-	old    map[syntax.DID]syntax.DID // what is remembered of homes, and is no longer true
-	fails  error                     // of look-ups
-	asked  func()                    // is called when a home is looked up
+	fronts map[syntax.DID]*front              // of those that answer over HTTP
+	others map[syntax.DID]serviceauth.Service // services that are no worlds
+	old    map[syntax.DID]syntax.DID          // what is remembered of homes, and is no longer true
+	fails  error                              // of look-ups
+	asked  func()                             // is called when a home is looked up
 }
 
 // hanging are look-ups that do not end.
@@ -90,7 +91,7 @@ func (h *hanging) await(n int) {
 func newRegistry(t *testing.T, dids ...syntax.DID) (*registry, []*world) {
 	t.Helper()
 	r := &registry{t: t, worlds: map[syntax.DID]*world{}, homes: map[syntax.DID]syntax.DID{},
-		fronts: map[syntax.DID]*front{}}
+		fronts: map[syntax.DID]*front{}, others: map[syntax.DID]serviceauth.Service{}}
 	var worlds []*world
 	for _, did := range dids {
 		w := newWorld(t, func(w *world) { w.self, w.services = did, r })
@@ -112,6 +113,8 @@ func (r *registry) Service(_ context.Context, did syntax.DID, _ time.Duration) (
 	switch {
 	case r.fails != nil:
 		return s, r.fails
+	case w == nil && r.others[did].DID == did:
+		return r.others[did], nil
 	case w == nil:
 		return s, serviceauth.ErrNoService
 	}

@@ -73,19 +73,19 @@ func (s *Service) token(aud syntax.DID, lxm string) (string, error) {
 	})
 }
 
+// find finds a service that is to be called. Errors: *refusedError, and any other if the look-up
+// failed.
+func (s *Service) find(ctx context.Context, to syntax.DID) (serviceauth.Service, error) {
+	if err := s.Deals(to); err != nil {
+		return serviceauth.Service{}, &refusedError{err.Error()}
+	}
+	return s.cfg.Services.Service(ctx, to, serviceauth.Remembered)
+}
+
 // call calls a method of another service. Errors: *refusedError, *busyError, and any other if the
 // service did not answer.
-func (s *Service) call(ctx context.Context, to syntax.DID, lxm string, input any) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err := s.Deals(to); err != nil {
-		return &refusedError{err.Error()}
-	}
-	service, err := s.cfg.Services.Service(ctx, to, serviceauth.Remembered)
-	if err != nil {
-		return err
-	}
-	token, err := s.token(to, lxm)
+func (s *Service) call(ctx context.Context, service serviceauth.Service, lxm string, input any) error {
+	token, err := s.token(service.DID, lxm)
 	if err != nil {
 		return err
 	}
