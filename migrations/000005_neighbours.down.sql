@@ -1,3 +1,4 @@
+ALTER TABLE installation DROP COLUMN IF EXISTS service_key;
 DROP INDEX IF EXISTS sent_invitations_lot;
 DROP INDEX IF EXISTS sent_invitations_new;
 DROP INDEX IF EXISTS sent_invitations_due;

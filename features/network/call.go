@@ -57,15 +57,12 @@ type requestClaims struct {
 
 // token returns a service-auth token of this service.
 func (s *Service) token(aud syntax.DID, lxm string) (string, error) {
-	keys, err := s.signers()
+	key, err := s.signer()
 	if err != nil {
 		return "", err
 	}
-	if len(keys) == 0 {
-		return "", errors.New("the service's keys were not read")
-	}
-	key, now := keys[0], s.cfg.Now()
-	key.id = "#atproto" // like a token of an account, so that the home verifies both in the same way
+	now := s.cfg.Now()
+	key.ID = "#atproto" // like a token of an account, so that the home verifies both in the same way
 	return key.jws("JWT", requestClaims{
 		RegisteredClaims: jwt.RegisteredClaims{Issuer: s.cfg.DID.String(), ID: rand.Text(), IssuedAt: jwt.NewNumericDate(now),
 			ExpiresAt: jwt.NewNumericDate(now.Add(tokenLife))},

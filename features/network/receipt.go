@@ -53,12 +53,9 @@ func (e *ReceiptError) Error() string {
 // Receipts returns the receipts of KeyPackages that claimant claimed at the time at, in the order
 // of claimed. A last-resort KeyPackage is not claimed, but its receipt ends as if it were.
 func (s *Service) Receipts(claimed []keypackages.Claimed, claimant syntax.DID, at time.Time) ([]string, error) {
-	keys, err := s.signers()
+	key, err := s.signer()
 	if err != nil {
 		return nil, err
-	}
-	if len(keys) == 0 {
-		return nil, errors.New("sign receipts: the service's keys were not read")
 	}
 	out := make([]string, len(claimed))
 	for i, c := range claimed {
@@ -66,7 +63,7 @@ func (s *Service) Receipts(claimed []keypackages.Claimed, claimant syntax.DID, a
 		if c.ExpiresAt != nil {
 			end = *c.ExpiresAt
 		}
-		out[i], err = keys[0].jws(typ, receipt{
+		out[i], err = key.jws(typ, receipt{
 			RegisteredClaims: jwt.RegisteredClaims{Issuer: s.cfg.DID.String(), Subject: c.DID.String(),
 				IssuedAt: jwt.NewNumericDate(at), ExpiresAt: jwt.NewNumericDate(end)},
 			DeviceID: c.DeviceID, Ref: c.Ref.String(), CipherSuite: int32(c.CipherSuite), Claimant: claimant.String(),
@@ -82,7 +79,7 @@ func (s *Service) Receipts(claimed []keypackages.Claimed, claimant syntax.DID, a
 // jws returns the compact JWS of claims.
 func (k signer) jws(typ string, claims jwt.Claims) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodES256, claims)
-	t.Header["typ"], t.Header["kid"] = typ, k.id
+	t.Header["typ"], t.Header["kid"] = typ, k.ID
 	text, err := t.SigningString()
 	if err != nil {
 		return "", err
