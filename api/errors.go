@@ -204,6 +204,8 @@ var errorTable = []errorRow{
 	{name: errorlist.ServiceUnavailable, match: is(transparency.ErrNotReady), message: "the log's head is not ready yet"},
 	{name: errorlist.ServiceUnavailable,
 		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded, batch.ErrClosed)},
+	{name: errorlist.ServiceUnavailable, match: is(network.ErrNoKey), // its reader says so in the log
+		message: "this node does not have the key with which the service signs for other services; send the same bytes again"},
 	{name: errorlist.ServiceUnavailable, match: is(network.ErrLookup), // the host is chosen by callers, so not in the log
 		message: "the delivery service of a person, or the person's own host, cannot be asked now; send the same bytes again"},
 	{name: errorlist.ServiceUnavailable,

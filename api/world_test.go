@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -99,12 +100,14 @@ type world struct {
 	quotas    *quota.Counter   // of the node that was booted last
 	mode      accounts.Mode    // ""; the server has no gate
 	gate      *accounts.Gate
-	clock     func() time.Time    // of sessions; nil: the real one
-	ownClock  bool                // the database's clock can be set (pgtest.NewClock)
-	sessions  *sessions.Service   // of the node that was booted last
-	self      syntax.DID          // the service's DID
-	services  network.Services    // of the node that is booted next; nil: there are no other services
-	trust     *network.Trust      // of the node that is booted next; nil: all services
+	clock     func() time.Time  // of sessions; nil: the real one
+	ownClock  bool              // the database's clock can be set (pgtest.NewClock)
+	sessions  *sessions.Service // of the node that was booted last
+	self      syntax.DID        // the service's DID
+	services  network.Services  // of the node that is booted next; nil: there are no other services
+	trust     *network.Trust    // of the node that is booted next; nil: all services
+	keys      *network.Keys     // with which nodes sign for other services
+	keyFile   string
 	servers   *pgtest.Pair        // the database's, if it has a standby; else nil
 	reads     *standby.Reads      // of the node that is booted next; nil: it reads from the primary
 	operator  *reports.PrivateKey // of the node that is booted next; nil: it takes no reports
@@ -216,7 +219,12 @@ func (w *world) boot() *api.Server {
 	if w.trust == nil {
 		w.trust = new(must(network.ParseTrust("all"))(w))
 	}
-	w.network = network.New(network.Config{DID: w.self, Services: w.services, Seeds: heads.Seeds, Trust: *w.trust,
+	if w.keys == nil {
+		w.keyFile = filepath.Join(w.t.TempDir(), "service.key")
+		w.keys = network.KeysAt(w.keyFile)
+		must(w.keys.Sync(""))(w)
+	}
+	w.network = network.New(network.Config{DID: w.self, Services: w.services, Keys: w.keys, Trust: *w.trust,
 		AllowLoopback: true})
 	server, err = api.New(complete(api.Config{
 		Attachments: w.newAttachments(writes, log), AttachmentDeleted: w.deleted,

@@ -73,6 +73,7 @@ type Node struct {
 	sessions          *sessions.Service
 	heads             *transparency.Service
 	network           *network.Service
+	serviceKey        *serviceKey // nil if the service deals with no other
 	messages          *messages.Log
 	cursors           *convos.Cursors
 	deliveries        *welcome.Service
@@ -129,8 +130,11 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	if err != nil {
 		return err
 	}
-	n.network = network.New(network.Config{DID: cfg.ServiceDID, Services: n.identities.Services(), Seeds: n.heads.Seeds,
-		Trust: cfg.Services, AllowLoopback: cfg.AllowLoopback})
+	if !cfg.Services.Nobody() {
+		n.serviceKey = &serviceKey{db.maintenance, network.KeysAt(cfg.ServiceKeyFile)}
+	}
+	n.network = network.New(network.Config{DID: cfg.ServiceDID, Services: n.identities.Services(),
+		Keys: n.serviceKey.file(), Trust: cfg.Services, AllowLoopback: cfg.AllowLoopback})
 	n.assembleMaintenance(cfg, addr, metrics)
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
 		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease), idem.WithBeats(cfg.Clock.Ticker),

@@ -98,6 +98,7 @@ func settingCases(t *testing.T) map[string]struct {
 			func(c Config) any { return c.Services.String() },
 			"all", "did:web:a.example.com b.example.com", "",
 			[]string{"none", "only did:web:a.example.com", "all did:web:a.example.com", "did:web:"}},
+		"MLSD_SERVICE_KEY_FILE": {"/a", "/b", func(c Config) any { return c.ServiceKeyFile }, "/a", "/b", "", nil},
 		"MLSD_ALLOW_LOOPBACK": {"true", "0", func(c Config) any { return c.AllowLoopback }, true, false, false,
 			[]string{"", "yes"}},
 		"MLSD_WELCOME_GRACE": {"1m", "2h", func(c Config) any { return c.Welcomes.Grace }, time.Minute, 2 * time.Hour,

@@ -81,6 +81,8 @@ var settings = append([]setting{
 		text(func(c *Config) *string { return &c.PLCURL }, checkPLCURL)),
 	one("MLSD_SERVICES", "other services that this one deals with: DIDs, and domains for the did:web services in them; empty: none; all: whoever asks", "",
 		value(func(c *Config) *network.Trust { return &c.Services }, network.ParseTrust)),
+	one("MLSD_SERVICE_KEY_FILE", "file with the key that the service signs with for other services, made at the first start with MLSD_SERVICES; empty: service.key in MLSD_DATA_DIR", "",
+		text(func(c *Config) *string { return &c.ServiceKeyFile }, nil)),
 	onOff("MLSD_ALLOW_LOOPBACK", "fetch did:web documents from this machine too, and call webhooks on it (development)", "false", func(c *Config) *bool { return &c.AllowLoopback }),
 	one("MLSD_WELCOME_GRACE", "how long a fetched Welcome waits for its confirmation", "5m",
 		value(func(c *Config) *time.Duration { return &c.Welcomes.Grace }, positive)),

@@ -69,6 +69,9 @@ func (n *Node) workers() []func(context.Context) {
 	if n.admitted != nil {
 		all = append(all, func(ctx context.Context) { n.followList(ctx) })
 	}
+	if k := n.serviceKey; k != nil {
+		all = append(all, n.rounds.Every("service key reader", serviceKeyInterval, log, k.RunOnce).Run)
+	}
 	if n.relay != nil {
 		all = append(all, n.relay.Run)
 	}

@@ -26,7 +26,7 @@ func promises() map[string][]promise {
 			{"4: who says what an account is", "TestResolve TestForget TestLifeOfAnAccount"},
 			{"5: a PDS acts for its users", "TestThroughAPDS"},
 			{"6: what is checked of commits; a server that lies is noticed", "TestVerifiedCommit TestCheatingServersAreCaught"},
-			{"7: keys that sign sessions and heads", "TestRotation TestRestored TestClientsFollowARotation TestLogNamesNobody"},
+			{"7: keys that sign sessions, heads, and for other services", "TestRotation TestRestored TestClientsFollowARotation TestLogNamesNobody TestServiceKey TestServiceKeyCommand TestDIDDocumentHasTheServiceKeys"},
 			{"8: the admin listener, and who reads exports", "TestReadingAnExportIsRecorded TestWrongTokensAreSlowed TestBrowsersCannotReadTheAdminListener TestAdminTokens TestOpenAdminListenerNeedsAToken TestSessionCookie TestOtherSitesAreRefused"},
 			{"9: pushes carry no content", "TestPushCarriesNoContent"},
 			{"10: `X-Forwarded-For`", "TestProxies TestWaitingConnectionsOfAll"},

@@ -37,7 +37,7 @@ var columns = map[string]map[audience][]string{
 	"push_targets":          {nobody: {"secret"}},
 	"received_invitations":  {nobody: {"domain", "hidden"}},
 	"requests":              {nobody: {"node"}},
-	"sent_invitations":      {nobody: {"last_error"}},
+	"sent_invitations":      {nobody: {"domain", "last_error", "lot"}},
 	"subscription_tickets":  {nobody: {"hash"}},
 }
 
