@@ -306,7 +306,7 @@ func (n *Node) assembleGate(cfg Config) (err error) {
 
 // assembleRelay makes the follower of the relay. The metrics exist even without a relay.
 func (n *Node) assembleRelay(cfg Config) (err error) {
-	n.accounts = accounts.NewStore(cfg.EraseAfter)
+	n.accounts = accounts.NewStore(cfg.EraseAfter, convos.HandOver)
 	metrics := relay.NewMetrics(n.reg)
 	if cfg.RelayURL == "" {
 		return nil

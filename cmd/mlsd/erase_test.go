@@ -52,7 +52,7 @@ func newEraser(db *pgxpool.Pool, faults *failpoint.Set, batch func()) (*erasure.
 	if err != nil {
 		return nil, err
 	}
-	store := accounts.NewStore(0)
+	store := accounts.NewStore(0, convos.HandOver)
 	return erasure.NewWorker(erasure.Config{
 		DB: db, Log: slog.New(slog.DiscardHandler), Jobs: erasure.NewStore(store), Accounts: store,
 		Remover: convos.NewRemover(db, nil, transparency.Purge, attachments.Purge),
@@ -422,7 +422,7 @@ func TestErasureKilled(t *testing.T) {
 	var stream sync.WaitGroup
 	stream.Go(func() { e.sequencer().Run(stopped) })
 	t.Cleanup(func() { sequence(); stream.Wait() })
-	jobs := erasure.NewStore(accounts.NewStore(0))
+	jobs := erasure.NewStore(accounts.NewStore(0, convos.HandOver))
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -629,7 +629,7 @@ func TestDeletedAccountIsErased(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	states := accounts.NewStore(time.Hour)
+	states := accounts.NewStore(time.Hour, convos.HandOver)
 	state := func(seq int64, status accounts.Status, users ...*user) {
 		t.Helper()
 		var changes []accounts.Change
