@@ -148,7 +148,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	n.operator = operator.New(operator.Config{
 		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake.Send,
 		Wake:  n.sequencer.Wake,
-		Heads: n.heads, Lifetimes: cfg.Lifetimes, Quotas: cfg.Quotas,
+		Heads: n.heads, Lifetimes: cfg.Lifetimes, Quotas: cfg.Quotas, Faults: n.faults,
 	})
 	if n.push, err = n.pushWorker(cfg, writes, metrics); err != nil {
 		return err

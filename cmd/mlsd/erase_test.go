@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -477,6 +478,10 @@ func TestErasureKilled(t *testing.T) {
 		t.Errorf("report: %+v", report)
 	}
 	e.wantErased()
+	handed := readHandedOver(t, e.db, e.bobs.id)
+	if len(handed.Admins) != 1 || !maps.Equal(handed.Told, map[string]int{handed.Admins[0].String() + " promoted": 1}) {
+		t.Errorf("bob was the only admin of his convo, and now %+v", handed)
+	}
 }
 
 // An export has a line for each row that is held about the account, and nobody else's ciphertext. It has
