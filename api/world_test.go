@@ -233,7 +233,7 @@ func (w *world) boot() *api.Server {
 		Signals:  w.signals,
 		Quotas:   w.quotas,
 		Gate:     gate,
-		Erasures: erasure.NewStore(accounts.NewStore(0)),
+		Erasures: erasure.NewStore(accounts.NewStore(0, convos.HandOver)),
 		Answered: w.answered(log),
 		Tickets:  w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates,

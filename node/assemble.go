@@ -152,7 +152,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	n.operator = operator.New(operator.Config{
 		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake.Send,
 		Wake:  n.sequencer.Wake,
-		Heads: n.heads, Lifetimes: cfg.Lifetimes, Quotas: cfg.Quotas,
+		Heads: n.heads, Lifetimes: cfg.Lifetimes, Quotas: cfg.Quotas, Faults: n.faults,
 	})
 	if n.push, err = n.pushWorker(cfg, writes, metrics); err != nil {
 		return err
@@ -310,7 +310,7 @@ func (n *Node) assembleGate(cfg Config) (err error) {
 
 // assembleRelay makes the follower of the relay. The metrics exist even without a relay.
 func (n *Node) assembleRelay(cfg Config) (err error) {
-	n.accounts = accounts.NewStore(cfg.EraseAfter)
+	n.accounts = accounts.NewStore(cfg.EraseAfter, convos.HandOver)
 	metrics := relay.NewMetrics(n.reg)
 	if cfg.RelayURL == "" {
 		return nil

@@ -117,11 +117,11 @@ func (n *Node) sweeps(cfg Config) []worker.Sweep {
 	db := n.db.maintenance
 	all := slices.Concat(
 		welcome.Sweeps(db, cfg.Welcomes), keypackages.Sweeps(db), idem.Sweeps(db, api.RetireKeys), accounts.Sweeps(db),
-		reports.Sweeps(db, cfg.Quotas[quota.ReportBytes]), network.Sweeps(db),
+		reports.Sweeps(db, cfg.Quotas[quota.ReportBytes]), network.Sweeps(db), convos.SweepRoles(db),
 		[]worker.Sweep{
 			disputes.Sweep(db), serviceauth.SweepTokens(db), serviceauth.SweepKeys(db), sessions.Sweep(db),
 			events.SweepTickets(db),
-			events.SweepNodes(db), push.Sweep(db), quota.Sweep(db), convos.SweepInvitations(db), convos.SweepRoles(db),
+			events.SweepNodes(db), push.Sweep(db), quota.Sweep(db), convos.SweepInvitations(db),
 			n.requests.Sweep(),
 			erasure.Sweep(db),
 		})

@@ -33,6 +33,7 @@ func promises() map[string][]promise {
 		},
 		"docs/ACCOUNTS.md": {
 			{"a request of an account that is refused has no effect", "TestRefusedAccounts TestRefusedTokenIsNotUsedUp TestGateRefusesEverybodyUntilItIsLoaded TestWhoLeavesNoRow"},
+			{"a convo keeps an admin who is served", "TestHandOverFromARefusedAdmin TestAdminsAreRefusedAtOnce TestHeirs"},
 			{"usually within a second: tickets, sessions (after five at the latest), streams, pushes, KeyPackages", "TestSubscriptionThatBeginsTooLate TestSessionsEndWithTheirAccount TestStreamsOfRefusedAccounts TestRefusedAccountIsNotCalled TestKeyPackagesOfRefusedAccounts TestGateOfTwoNodes"},
 			{"exports and erasures of accounts that are refused", "TestMyDataOfRefusedAccounts"},
 			{"a part of the rate", "TestLimitedAccount TestAdminAccountLimit"},
