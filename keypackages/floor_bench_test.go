@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"testing"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/idem"
 	"mlsd/idem/idemtest"
@@ -70,11 +68,11 @@ func BenchmarkClaimFloor(b *testing.B) {
 			var took, sent [2]int64
 			round := func() {
 				for j, call := range []func(context.Context, int) error{claim, floor} {
-					first, at, tripsAt := n, processorTime(b, db), trips.Count()
+					first, at, tripsAt := n, pgtest.ProcessorTime(b, db), trips.Count()
 					n += perRound
 					pgtest.Run(b, inFlight, perRound, func(ctx context.Context, i int) error { return call(ctx, first+i) })
 					sent[j] += trips.Count() - tripsAt
-					took[j] += processorTime(b, db) - at
+					took[j] += pgtest.ProcessorTime(b, db) - at
 				}
 			}
 			round() // warm up
@@ -91,30 +89,4 @@ func BenchmarkClaimFloor(b *testing.B) {
 			b.ReportMetric(float64(sent[0])/calls, "trips/claim")
 		})
 	}
-}
-
-// processorTime returns how long the database's sessions have run on a processor, in nanoseconds.
-func processorTime(b *testing.B, db *pgxpool.Pool) (total int64) {
-	b.Helper()
-	rows, err := db.Query(b.Context(), `
-		SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'`)
-	if err != nil {
-		b.Fatal(err)
-	}
-	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, pid := range pids {
-		var ns int64
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
-		if err != nil {
-			b.Skip("only Linux tells the processor time of a process in nanoseconds:", err)
-		}
-		if _, err := fmt.Sscan(string(stat), &ns); err != nil {
-			b.Fatal(err)
-		}
-		total += ns
-	}
-	return total
 }
