@@ -118,12 +118,31 @@ extension Messenger {
         var asked = device
         do {
             asked.state = try await accounts.lists(device.key, of: device.account) ? .listed : .unlisted
-        } catch is AccountAway { return device }
+        } catch is AccountAway {
+            away.insert(device.name)
+            return device
+        }
         asked.askedAt = surroundings.now()
         let now = try await records.read(Device.self, device.name)
         if let now, now.state == .accepted, asked.state == .unlisted { return now }
+        if let now, now.askedAt == nil, device.askedAt != nil { return try await ask(now) } // the question was older
         try await records.write([asked.name: encoded(asked)])
         return asked
+    }
+
+    /// Forgets how fresh the answer about a device is, which has entered a group by itself: its key can be stolen, and
+    /// its record gone. Its account is asked before the next message. While that is away, a listed device stays so.
+    func askAgain(_ leaf: Leaf, _ changes: inout Changes) async throws {
+        var old = try await device(leaf)
+        guard old.state == .listed, try await !isOwn(leaf) else { return }
+        old.askedAt = nil
+        away.remove(old.name)
+        changes[old.name] = try encoded(old)
+    }
+
+    private func mustBeAsked(_ device: Device, _ leaf: Leaf) async throws -> Bool {
+        guard device.state == .listed, device.askedAt == nil, !away.contains(device.name) else { return false }
+        return try await !isOwn(leaf)
     }
 
     /// The devices of a convo's group for which nothing may be encrypted. If this device was removed, MLS says so.
@@ -132,7 +151,9 @@ extension Messenger {
         var unknown: [Device] = []
         for leaf in members {
             let device = try await device(leaf)
-            if !device.isKnown || thread.uninvited?.contains(device.account) == true { unknown.append(device) }
+            var isUnknown = !device.isKnown || thread.uninvited?.contains(device.account) == true
+            if !isUnknown { isUnknown = try await mustBeAsked(device, leaf) }
+            if isUnknown { unknown.append(device) }
         }
         return unknown
     }

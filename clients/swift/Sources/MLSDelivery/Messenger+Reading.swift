@@ -155,6 +155,10 @@ extension Messenger {
             let news = note(before, try await mls.members(of: thread.groupId) ?? [], &thread)
             page.news += news
             page.hasChanged = page.hasChanged || !news.isEmpty
+            if isExternal { // nobody in the group has let it in
+                try await askAgain(sender, &page.changes)
+                page.hasChanged = true
+            }
             note(sender, hasWrittenIn: &thread, &page)
             return Reading(content: .commit, sender: sender.account)
         case .past: return Reading(content: .unreadable)
