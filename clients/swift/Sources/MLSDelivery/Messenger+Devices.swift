@@ -159,7 +159,7 @@ extension Messenger {
     }
 
     /// The members of a convo's group, if this device is one.
-    private func presentMembers(of thread: Thread) async throws -> [Leaf]? {
+    func presentMembers(of thread: Thread) async throws -> [Leaf]? {
         let (members, own) = try await (mls.members(of: thread.groupId), mls.signatureKey)
         return members?.contains { $0.signatureKey == own } == true ? members : nil
     }
@@ -309,21 +309,12 @@ extension Messenger {
     // MARK: What MLS shows
 
     /// What a commit has changed of a group's members: the thread notes who is new, and the app hears of it.
-    func note(_ before: [Leaf], _ after: [Leaf], _ thread: inout Thread) -> [News.Content] {
-        let (entered, gone) = (after.filter { !before.contains($0) }, before.filter { !after.contains($0) })
-        var replaced = gone // a leaf that leaves and one of the same account that enters are one device with a new key
-        var news: [News.Content] = []
-        let tell = { (change: DeviceNews.Change, leaf: Leaf, convo: String) in
-            News.Content.device(DeviceNews(convoId: convo, change: change, account: leaf.account, key: leaf.signatureKey))
+    func note(_ change: CommitChange, _ thread: inout Thread) -> [News.Content] {
+        if !change.added.isEmpty { thread.silent = (thread.silent ?? []) + change.added }
+        let convo = thread.convoId
+        return change.devices.map { one in
+            let what: DeviceNews.Change = switch one.change { case .entered: .entered case .left: .left case .keyChanged: .keyChanged }
+            return .device(DeviceNews(convoId: convo, change: what, account: one.device.account, key: one.device.key))
         }
-        for leaf in entered {
-            let old = replaced.firstIndex { $0.account == leaf.account }
-            if let old { replaced.remove(at: old) }
-            news.append(tell(old == nil ? .entered : .keyChanged, leaf, thread.convoId))
-        }
-        for leaf in replaced { news.append(tell(.left, leaf, thread.convoId)) }
-        let added = Set(after.map(\.account)).subtracting(before.map(\.account))
-        if !added.isEmpty { thread.silent = (thread.silent ?? []) + added.sorted { $0.rawValue < $1.rawValue } }
-        return news
     }
 }
