@@ -159,8 +159,12 @@ extension Messenger {
                 let before = try await self.mls.members(of: thread.groupId) ?? []
                 try await self.mls.confirm(groupID: thread.groupId)
                 let after = try await self.mls.members(of: thread.groupId) ?? []
-                let news = await self.note(before, after, &thread)
+                let own = try await Leaf(identity: self.account.rawValue, signatureKey: self.mls.signatureKey)
+                let change = CommitChange(from: before, to: after, by: own)
+                let news = await self.note(change, &thread)
                 var changes = try await self.mls.takeChanges()
+                // If it was read before its answer came, its entry says it already.
+                if let digest = write.digest, await self.records.data(Name.own(digest)) != nil { changes[Name.change(digest)] = try encoded(change) }
                 changes[thread.name] = try encoded(thread)
                 try await self.write(changes, telling: news)
                 return !news.isEmpty
@@ -211,7 +215,7 @@ extension Messenger {
             try await self.outbox.markForked((lost + unsent).map(\.id))
             try await self.mls.confirmExternal(groupID: external.groupId)
             var changes = try await self.mls.takeChanges()
-            thread.entered = accepted.newEpoch
+            (thread.entered, thread.left) = (accepted.newEpoch, nil)
             if !thread.rewound { (thread.seq, thread.messageId) = (accepted.seq, nil) }
             changes[thread.name] = try encoded(thread)
             changes[KeptWelcome.prefix + external.convoId] = .some(nil)

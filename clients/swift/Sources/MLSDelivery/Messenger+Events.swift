@@ -43,11 +43,12 @@ extension Messenger {
             return
         }
         let before = try await records.list(SavedRequest.self, SavedRequest.prefix)
-        var waiting: Set<String> = []
+        var (waiting, listed): (Set<String>, Set<String>) = ([], [])
         var cursor: String?
         repeat {
             let page = try await ask(GetConvos.self, .init(cursor: cursor), at: service)
             for convo in page.conversations where try await services.speaks(service, for: convo.id) {
+                listed.insert(convo.id)
                 let thread = try await records.read(Thread.self, Thread.prefix + convo.id)
                 if convo.request == true { waiting.insert(convo.id) }
                 if convo.request == true, thread == nil || thread?.left == true {
@@ -73,11 +74,24 @@ extension Messenger {
             }
         }
         try await forgetRequests(before, but: waiting, at: service)
+        for convo in try await convos() where !listed.contains(convo) {
+            if try await services.isAt(service, convo) { readLastLater(convo) }
+        }
         if service == services.home { later { try await $0.restock() } }
     }
 
     private func syncLater(_ convo: String) {
         later { try await $0.catchUp(with: convo) }
+    }
+
+    /// Reads what was sent before this person was removed, if the service still has it.
+    private func readLastLater(_ convo: String) {
+        later { messenger in
+            guard try await messenger.thread(convo).left != true else { return }
+            do { try await messenger.catchUp(with: convo) } catch let error as ServiceError where error.name == .notMember {
+                try await messenger.change(convo) { $0.left = true }
+            } catch let error as ServiceError where [.refuse, .recover].contains(RetryRule.verdict(on: error)) {}
+        }
     }
 
     /// Reads the log. After a fork the device enters the group again, which takes its time.
@@ -169,6 +183,7 @@ extension Messenger {
     private func take(membership event: StreamConvoEvents.MembershipEvent) async throws {
         if event.did == account, event.change != .joined {
             if try await waits(event.convoId) { try await forgetRequest(of: event.convoId) } // it has ended
+            if try await records.read(Thread.self, Thread.prefix + event.convoId) != nil { readLastLater(event.convoId) }
         } else if event.did == account, event.request == true {
             try await ask(about: event.convoId)
         } else if try await isAcceptedByAnother(event.convoId, request: event.request) {

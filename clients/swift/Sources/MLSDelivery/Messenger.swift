@@ -108,6 +108,7 @@ public actor Messenger {
     var following: [String: String?] = [:] // convos whose successors are entered now; a successor: once more
     var inviting = false // who is missing is invited now
     var claiming: Set<String> = [] // claims of KeyPackages that calls use now
+    var away: Set<String> = [] // listed devices whose accounts should be asked afresh, and could not be
     var told: Set<String> = [] // news of devices that the app has had in this life
     var compared = false // the KeyPackages that the service has with those of the device
     var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now

@@ -23,7 +23,7 @@ struct Thread: Codable, Hashable {
     var doubted: String?
     /// A successor that the person goes on in, whatever MLS shows.
     var moveTo: String?
-    /// Set once the person has left.
+    /// Set once the person has left, or this device was removed.
     var left: Bool?
     /// Signature keys of leaves whose own persons have proposed to remove them.
     var leaving: [Data]?
@@ -93,6 +93,8 @@ public struct Entry: Codable, Hashable, Sendable {
     public var digest: Data
     /// What its sender has told the service of what it embeds.
     public var embedUri: String?
+    /// Of a commit: what it did. Of one from before this device was in the group nobody can say.
+    public var change: CommitChange?
 
     static let prefix = "inbox/"
     var name: String { Self.prefix + convoId + "/" + ordered(seq) }
@@ -120,6 +122,8 @@ enum Name {
     static let pushTarget = "push target"
     /// Set once the account has listed this device.
     static let listed = "listed"
+    /// What an own commit did, until it is read.
+    static func change(_ digest: Data) -> String { "change/" + hexadecimal(digest) }
     static func own(_ digest: Data) -> String { "own/" + hexadecimal(digest) }
     static func loose(_ convo: String, _ digest: Data) -> String { "loose/" + convo + "/" + hexadecimal(digest) }
 }

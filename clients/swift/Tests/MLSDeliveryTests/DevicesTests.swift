@@ -111,6 +111,38 @@ final class DevicesTests: XCTestCase {
         await phone.stop()
     }
 
+    /// T2: the service enters by external commit with a stolen key whose record is deleted already, while the cached answer
+    /// still counts: the account is asked before the next message. While it is away, the device stays listed.
+    func testT2TheServiceEntersByExternalCommitWithAStolenKeyWhoseRecordIsDeletedWhileTheCachedAnswerCounts() async throws {
+        let scene = try await Scene()
+        try await scene.list(Self.bobsPhone)
+        try await scene.server.commit(.init(add: [Self.bobsPhone]), to: convo, by: Self.another)
+        let phone = try await scene.open()
+        try await phone.sync(convo)
+        try await scene.server.commit(.init(enters: Self.bobsPhone), to: convo, by: Self.bobsPhone)
+        await scene.accounts.setAway(Self.bob)
+        try await phone.sync(convo)
+        let known = try await phone.device(Self.bobsPhone).state
+        XCTAssertEqual(known, .listed)
+
+        await scene.accounts.setAway(Self.bob, false)
+        await scene.accounts.hide(Self.bobsPhone.signatureKey, of: Self.bob)
+        try await scene.server.commit(.init(enters: Self.bobsPhone), to: convo, by: Self.bobsPhone)
+        try await phone.readToItsEnd(convo)
+        try await phone.send(Data("a secret".utf8), to: convo)
+        let isUnsealed = await phone.outbox.pending.first?.unsealed
+        XCTAssertEqual(isUnsealed, true)
+        try await phone.start(listening: false)
+        try await Self.sent(phone)
+        let members = try await phone.mls.members(of: WrongCallsTests.group(convo))
+        XCTAssertEqual(members, [FakeMLS.leaf(of: ModelServer.caller, "phone")])
+        let log = await scene.server.log(convo)
+        XCTAssertEqual(log.map(\.isCommit), [true, true, true, true, false]) // it was taken out before the message
+        let changes = try await Self.changes(phone)
+        XCTAssertTrue(changes.contains(.unlisted), "\(changes)")
+        await phone.stop()
+    }
+
     /// Bob's PDS is away when he is added: messages wait, also over a kill, and arrive in their order.
     func testT2MessagesWaitWhileAnAccountIsAway() async throws {
         let scene = try await Scene()

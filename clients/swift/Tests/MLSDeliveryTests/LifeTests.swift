@@ -210,7 +210,7 @@ final class LifeTests: XCTestCase {
         let did = DevicesTests.bob
         let messenger: [MessengerError] = [
             .unknownConvo(""), .forked(convoId: ""), .gap(convoId: "", after: 1), .needsInvitation(convoId: ""), .moved(convoId: "", successor: ""),
-            .noKeyPackage(did), .notAt(did, convoId: ""), .noWay(did), .unreadable(convoId: "", seq: 1, ""),
+            .noKeyPackage(did), .notAt(did, convoId: ""), .noWay(did), .waitsForAnswer(convoId: ""), .unreadable(convoId: "", seq: 1, ""),
         ]
         let others: [any CodedError] = [
             ServiceError(status: 500, name: ErrorName(rawValue: ""), message: ""), NoAnswer(URLError(.timedOut)), InvalidInput(field: "", reason: ""),

@@ -38,6 +38,7 @@ public actor ModelServer: Transport {
         var successor: String?
         var predecessor: String?
         var inviter: String? // it is a request
+        var leftAt: Int? // the last entry that the caller may read
     }
 
     public struct Welcome: Sendable {
@@ -184,6 +185,14 @@ public actor ModelServer: Transport {
         let bytes = FakeMLS.message(3, convo.group, convo.epoch, try JSONEncoder().encode(commit), by: leaf)
         advance(&convo, bytes, sender ?? leaf.account.rawValue)
         convos[id] = convo
+    }
+
+    /// A member removes the caller, whose device has this leaf.
+    public func removeCaller(_ leaf: Leaf, from id: String, by remover: Leaf) throws {
+        try commit(.init(remove: [leaf]), to: id, by: remover)
+        convos[id]?.members.remove(Self.caller)
+        let last = log(id).count
+        convos[id]?.leftAt = last
     }
 
     /// Puts bytes into the log that no member's device can read.
@@ -347,6 +356,10 @@ public actor ModelServer: Transport {
         default: break
         }
         guard var convo = convos[id] else { return refusal(404, "ConvoNotFound", "no such convo") }
+        if let last = convo.leftAt, nsid == GetMessages.nsid, input["untilLeft"] as? String == "true" {
+            convo.log = Array(convo.log.prefix(last))
+            return messages(id, convo, input)
+        }
         guard convo.members.contains(Self.caller) else { return refusal(403, "NotMember", "the caller has left") }
         if let successor = convo.successor, Self.refusedIfClosed.contains(nsid), nsid != LeaveConvo.nsid || input["commit"] != nil {
             let text = "the convo was reset: read it to its end, and go on in another one; successorConvoId=\(successor)"
