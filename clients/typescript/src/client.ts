@@ -639,8 +639,11 @@ export class Client {
 
   private async read(convo: ConvoId): Promise<void> {
     try {
-      const thread = await this.core.locks.run(lockOf(convo), () => this.log.read(convo))
-      if (thread.lost) this.lost(convo, new OutOfStepError("the server has lost writes"))
+      const [thread, lacks] = await this.core.locks.run(lockOf(convo), async () => {
+        const read = await this.log.read(convo)
+        return [read, !read.left && (await this.outbox.kept.lacks(convo, read.entered))] as const
+      })
+      if (thread.lost || lacks) this.lost(convo, new OutOfStepError("the server has lost writes"))
       this.logChecks?.soon(convo)
       if (thread.successor === undefined && !thread.left) {
         const successor = await this.resets.look(thread)
