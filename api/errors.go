@@ -163,6 +163,7 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrWelcomeNotFound, match: is(welcome.ErrNotFound)},
 	{name: mlsapi.ErrWelcomeConsumed, match: is(welcome.ErrConsumed)},
 	{name: mlsapi.ErrReportsDisabled, match: is(reports.ErrDisabled)},
+	{name: mlsapi.ErrPushDisabled, match: is(push.ErrNoWebPush)},
 	{name: mlsapi.ErrUnknownReportKey, match: is(reports.ErrUnknownKey)},
 	{name: errorlist.InvalidRequest, match: is(reports.ErrReason, reports.ErrNotSealed)},
 	{name: mlsapi.ErrInvalidCursor, match: is(archive.ErrPosition)},

@@ -75,6 +75,7 @@ type world struct {
 	from      string            // address and port of the clients; "": those of httptest
 	messages  *messages.Log     // of the node that was booted last
 	store     attachments.Store // of the nodes; nil: one is made
+	vapid     []byte            // the nodes' public key for Web Push
 	noStore   bool
 	retention time.Duration        // of attachments, for the sweeper
 	lease     time.Duration        // of completions; 0: an hour
@@ -236,7 +237,8 @@ func (w *world) boot() *api.Server {
 		Erasures: erasure.NewStore(accounts.NewStore(0, convos.HandOver)),
 		Answered: w.answered(log),
 		Tickets:  w.tickets, Events: w.hub, Committed: committed,
-		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates,
+		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Rates: w.rates,
+		Push:       push.Policy{Webhooks: true, WebPush: w.vapid},
 		Proxies:    w.proxies,
 		ServiceDID: w.self,
 		PublicURL:  "https://mls.example.com", Version: "test",

@@ -79,6 +79,9 @@ type Config struct {
 	APNs push.APNsKey
 	// APNsHost (MLSD_APNS_HOST) replaces Apple's service in tests.
 	APNsHost string
+	// VAPIDKeyFile (MLSD_VAPID_KEY_FILE) is the key that identifies the server to the push services of
+	// browsers. Empty: there is no Web Push.
+	VAPIDKeyFile string
 	// Webhooks (MLSD_PUSH_WEBHOOKS) allows push targets that are URLs.
 	Webhooks bool
 	// EpochWindow (MLSD_MESSAGE_EPOCH_WINDOW) is how many epochs a message can be behind its convo.

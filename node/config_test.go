@@ -134,6 +134,8 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_APNS_HOST": {"https://a.example.com", "https://b:1", func(c Config) any { return c.APNsHost },
 			"https://a.example.com",
 			"https://b:1", "", []string{"a.example.com"}},
+		"MLSD_VAPID_KEY_FILE": {"/a.pem", "/b.pem", func(c Config) any { return c.VAPIDKeyFile }, "/a.pem",
+			"/b.pem", "", nil},
 		"MLSD_PUSH_WEBHOOKS": {"false", "1", func(c Config) any { return c.Webhooks }, false, true, true,
 			[]string{"", "yes"}},
 		"MLSD_MESSAGE_EPOCH_WINDOW": {"1", "2", func(c Config) any { return c.EpochWindow }, int64(1), int64(2), int64(0),

@@ -127,6 +127,8 @@ var settings = append([]setting{
 		text(func(c *Config) *string { return &c.APNs.TeamID }, nil)),
 	one("MLSD_APNS_HOST", "URL that stands for Apple's push service (tests)", "",
 		text(func(c *Config) *string { return &c.APNsHost }, checkURL)),
+	one("MLSD_VAPID_KEY_FILE", "key (PEM, PKCS #8, P-256) that identifies the server to push services of browsers and Android; empty: no Web Push", "",
+		text(func(c *Config) *string { return &c.VAPIDKeyFile }, nil)),
 	onOff("MLSD_PUSH_WEBHOOKS", "let devices register a URL that is called for a push: https, public hosts, port 443", "true", func(c *Config) *bool { return &c.Webhooks }),
 	one("MLSD_MESSAGE_EPOCH_WINDOW", "how many epochs a message can be behind its convo", "0",
 		value(func(c *Config) *int64 { return &c.EpochWindow }, whole[int64]("3"))),
