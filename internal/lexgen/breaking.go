@@ -33,7 +33,7 @@ func breaking(before, after schemas) []string {
 			}
 		}
 		c.method(sf.ID, sf.trees["main"], after[i].trees["main"])
-		c.record(sf.ID, sf.trees["main"], after[i].trees["main"])
+		c.betweenClients(sf.ID, sf.trees["main"], after[i].trees["main"])
 		for _, issue := range lexlint.BreakingChanges(sf.SchemaFile, after[i].SchemaFile) {
 			if issue.LintLevel == "error" {
 				c.report(sf.ID, "lexlint: "+issue.LintName+": "+issue.Message)
@@ -108,17 +108,18 @@ func (c *comparison) method(nsid string, a, b tree) {
 	c.body(nsid, "message", byServer, a.object("message"), b.object("message"))
 }
 
-// record compares records. Clients of all versions write and read them, so no limit of a field may
-// move.
-func (c *comparison) record(nsid string, a, b tree) {
-	if a["type"] != "record" || b["type"] != "record" {
+// betweenClients compares records, and contents of messages. Clients of all versions write and read
+// them, so no limit of a field may move.
+func (c *comparison) betweenClients(nsid string, a, b tree) {
+	written := func(t tree) tree { return map[any]tree{"record": t.object("record"), "object": t}[t["type"]] }
+	if written(a) == nil || a["type"] != b["type"] {
 		return
 	}
 	if a["key"] != b["key"] {
 		c.report(nsid, fmt.Sprintf("key changed from %v to %v", a["key"], b["key"]))
 	}
 	for _, r := range []role{byClient, byServer} {
-		c.def(nsid, nsid+" record ("+string(r)+")", r, a.object("record"), b.object("record"))
+		c.def(nsid, fmt.Sprintf("%s %s (%s)", nsid, a["type"], r), r, written(a), written(b))
 	}
 }
 

@@ -83,10 +83,10 @@ func TestLandedSnapshotIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range unaccepted(before, mustLoadWithRecords(t)) {
+	for _, c := range unaccepted(before, mustLoadAll(t)) {
 		t.Errorf("breaks clients: %s", c)
 	}
-	now, err := snapshot(mustLoadWithRecords(t))
+	now, err := snapshot(mustLoadAll(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestNothingLandedIsBroken(t *testing.T) {
 		out, err := exec.Command("git", append([]string{"-C", root}, args...)...).Output()
 		return string(out), err
 	}
-	now := mustLoadWithRecords(t)
+	now := mustLoadAll(t)
 	for _, path := range []string{landedPath, oldLanded} {
 		revs, err := git("log", "--format=%H", "--", path)
 		if err != nil {
@@ -138,22 +138,22 @@ func TestGoName(t *testing.T) {
 	}
 }
 
-// mustLoadWithRecords returns all lexicons that land.
-func mustLoadWithRecords(t *testing.T) schemas {
+// mustLoadAll returns all lexicons that land.
+func mustLoadAll(t *testing.T) schemas {
 	t.Helper()
-	set, err := loadWithRecords(lexicons.Files)
+	set, err := loadAll(lexicons.Files)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return set
 }
 
-// A record lands too, and outlives every release: a change that an older client cannot read, or
-// that makes what it writes invalid, is refused.
-func TestLandRecord(t *testing.T) {
+// What clients write for clients lands too, and outlives every release: a change that an older
+// client cannot read, or that makes what it writes invalid, is refused.
+func TestLandBetweenClients(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "landed.json")
-	set := mustLoadWithRecords(t)
+	set := mustLoadAll(t)
 	if err := landSnapshot(set, path, io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -161,14 +161,18 @@ func TestLandRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tc := range []struct{ old, new, want string }{
-		{`"key": "any"`, `"key": "tid"`, "mls.device: key changed from tid to any"},
-		{`"maxLength": 4096`, `"maxLength": 4095`, "signatureKey: maxLength changed"},
-		{`"maxLength": 4096`, `"maxLength": 4097`, "signatureKey: maxLength changed"},
-		{`"createdAt"`, `"madeAt"`, "madeAt: field removed"},
-		{"blue.catbird.mls.device", "blue.catbird.mls.phone", "mls.phone: lexicon removed"},
+	const device, content = "blue.catbird.mls.device", "blue.catbird.mls.content"
+	for _, tc := range []struct{ id, old, new, want string }{
+		{device, `"key": "any"`, `"key": "tid"`, "mls.device: key changed from tid to any"},
+		{device, `"maxLength": 4096`, `"maxLength": 4095`, "signatureKey: maxLength changed"},
+		{device, `"maxLength": 4096`, `"maxLength": 4097`, "signatureKey: maxLength changed"},
+		{device, `"createdAt"`, `"madeAt"`, "madeAt: field removed"},
+		{device, device, "blue.catbird.mls.phone", "mls.phone: lexicon removed"},
+		{content, `"maxGraphemes": 20000`, `"maxGraphemes": 20001`, "text: maxGraphemes changed"},
+		{content, `"maxGraphemes": 20000`, `"maxGraphemes": 19999`, "text: maxGraphemes changed"},
+		{content, `"emoji"`, `"sign"`, "sign: field removed"},
 	} {
-		i := slices.IndexFunc(set, func(sf *schema) bool { return sf.ID == "blue.catbird.mls.device" })
+		i := slices.IndexFunc(set, func(sf *schema) bool { return sf.ID == tc.id })
 		changed := bytes.ReplaceAll(set[i].source, []byte(tc.old), []byte(tc.new))
 		sf, err := parse(changed)
 		if err != nil || bytes.Equal(changed, set[i].source) {
@@ -180,15 +184,17 @@ func TestLandRecord(t *testing.T) {
 			t.Errorf("%s to %s: %q, want %q", tc.old, tc.new, broken, tc.want)
 		}
 	}
-	if !bytes.Contains(landed, []byte("blue.catbird.mls.device")) {
-		t.Error("the record did not land")
+	for _, id := range []string{device, content} {
+		if !bytes.Contains(landed, []byte(id)) {
+			t.Errorf("%s did not land", id)
+		}
 	}
 }
 
 // -land records a compatible change and refuses a breaking one.
 func TestLand(t *testing.T) {
 	t.Parallel()
-	set := mustLoadWithRecords(t)
+	set := mustLoadAll(t)
 	path := filepath.Join(t.TempDir(), "landed.json")
 	if err := landSnapshot(set, path, io.Discard); err != nil {
 		t.Fatal(err)

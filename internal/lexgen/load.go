@@ -26,9 +26,13 @@ type schema struct {
 	source []byte
 }
 
-func (sf *schema) isRecord() bool {
-	_, is := sf.Defs["main"].Inner.(lexicon.SchemaRecord)
-	return is
+// betweenClients says that clients write it for clients: a record, or the content of messages.
+func (sf *schema) betweenClients() bool {
+	switch sf.Defs["main"].Inner.(type) {
+	case lexicon.SchemaRecord, lexicon.SchemaObject:
+		return true
+	}
+	return false
 }
 
 // defs returns all definitions by full name.
@@ -42,16 +46,16 @@ func (s schemas) defs() map[string]lexicon.SchemaDef {
 	return out
 }
 
-// load reads every lexicon that defines a method or types. Code and the reference are generated
-// from these: clients write records at a PDS, and serviceauth reads them.
+// load reads every lexicon that defines a method or its types. Code and the reference are generated
+// from these.
 func load(files fs.FS) (schemas, error) {
-	set, err := loadWithRecords(files)
-	return slices.DeleteFunc(set, func(sf *schema) bool { return sf.isRecord() }), err
+	set, err := loadAll(files)
+	return slices.DeleteFunc(set, func(sf *schema) bool { return sf.betweenClients() }), err
 }
 
-// loadWithRecords reads every lexicon but permission sets, which only name others. It checks that
+// loadAll reads every lexicon but permission sets, which only name others. It checks that
 // the path of each file matches its NSID.
-func loadWithRecords(files fs.FS) (schemas, error) {
+func loadAll(files fs.FS) (schemas, error) {
 	names, err := fs.Glob(files, lexicons.Pattern)
 	if err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ func run(args []string, out io.Writer) error {
 		return err
 	}
 	if *land {
-		all, err := loadWithRecords(lexicons.Files)
+		all, err := loadAll(lexicons.Files)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,11 @@ export { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
 export {
   type History, type HistoryBundle, HistoryError, type HistoryEvents, type HistoryRequest, type ImportedItem, isHistory,
 } from "./history.js"
+export {
+  type Body, body, bodyAs, type BodyOf, type Content, ContentError, decodeContent, encodeContent, type Facet, type Kind, kindOf,
+  type MessageName,
+} from "./content.js"
+export { type Entry, type Reaction, type Receipt, type ShownMessage, Transcript } from "./transcript.js"
 export type { CommitChange, DeviceOf } from "./changes.js"
 export type { Dispute } from "./disputes.js"
 export { ContraryError } from "./binding.js"

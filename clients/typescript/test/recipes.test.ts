@@ -5,8 +5,9 @@ import assert from "node:assert/strict"
 import { readFile, writeFile } from "node:fs/promises"
 import { test } from "node:test"
 import ts from "typescript"
-import { Attachments, type FilePointer } from "../src/attachments.js"
+import { Attachments } from "../src/attachments.js"
 import type { Client } from "../src/client.js"
+import type { BodyOf } from "../src/content.js"
 import { asDid, type ConvoId, type Did } from "../src/ids.js"
 import { MemoryStore, type Store } from "../src/store.js"
 import type { Transport } from "../src/transport.js"
@@ -18,7 +19,7 @@ import { bytesOf, openPhone } from "./support/phone.js"
 interface Files {
   keepFile(store: Store, convo: ConvoId, name: string, plain: Uint8Array): Promise<void>
   sendFiles(client: Client, store: Store, attachments: Attachments): Promise<void>
-  fileIn(content: Uint8Array | undefined): (FilePointer & { name: string }) | undefined
+  fileIn(content: Uint8Array | undefined): BodyOf<"attachment"> | undefined
 }
 
 async function fromPage<Exports>(name: string): Promise<Exports> {
@@ -91,9 +92,9 @@ test("a file arrives once, at whatever step the app is killed", needsServer, asy
   await bob.sync(convo)
   const files = (await bob.items(convo)).flatMap(({ content }) => fileIn(content) ?? [])
   assert.deepEqual(files.map(({ name }) => name), names)
-  for (const file of files) {
+  for (const { file, name } of files) {
     const plain = await new Attachments(transportOf(two)).download(convo, file)
-    assert.deepEqual(plain, bytesOf(`the content of ${file.name}`))
+    assert.deepEqual(plain, bytesOf(`the content of ${name}`))
   }
   assert.deepEqual(await disk.list("app/"), [], "nothing is kept any more")
   console.log(`${names.length} files, ${kills} kills: 0 lost, 0 doubled`)
