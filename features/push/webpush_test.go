@@ -9,12 +9,8 @@ import (
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/base64"
-	"encoding/pem"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +20,7 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/features/push"
+	"mlsd/features/push/pushtest"
 )
 
 const contact = "https://mlsd.example.com" // of the operator
@@ -56,11 +53,7 @@ func (w *browser) target() push.Target {
 // vapidKey reads a new key from a file as an operator has it.
 func vapidKey(t *testing.T) push.VAPIDKey {
 	t.Helper()
-	der := must(x509.MarshalPKCS8PrivateKey(must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)))(t)
-	file := filepath.Join(t.TempDir(), "vapid.pem")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	_, file := pushtest.Key(t)
 	return must(push.ReadVAPIDKey(file))(t)
 }
 

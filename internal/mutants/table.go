@@ -342,7 +342,7 @@ var mutants = []mutant{
 	{"the streams of a refused account go on", "TestStreamsOfRefusedAccounts", []edit{
 		{"events.Hub.End", `b.stop(why)`, `_, _ = b, why`}}},
 	{"a late commit is missed", "people/accounts.TestGateMissesNoLateCommit", []edit{
-		{"people/accounts.Store.Block", `UPDATE account_clock SET version = version + 1 RETURNING version`, `SELECT version + 1 AS version FROM account_clock`}}},
+		{"people/accounts.block", `UPDATE account_clock SET version = version + 1 RETURNING version`, `SELECT version + 1 AS version FROM account_clock`}}},
 	// The operator's methods
 	{"DNS rebinding (H11)", "cmd/mlsd.TestBrowsersCannotReadTheAdminListener", []edit{
 		{"operator.Access.allow", `case !OwnHost(r, a.hosts):`, `case r.Host == "":`}}},
