@@ -49,7 +49,7 @@ func (noServices) Home(_ context.Context, did syntax.DID, _ time.Duration) (home
 
 // registry are services that are worlds, and the records of people.
 type registry struct {
-	t      *testing.T
+	t      testing.TB
 	mu     sync.Mutex // guards the rest
 	worlds map[syntax.DID]*world
 	homes  map[syntax.DID]syntax.DID
@@ -87,7 +87,7 @@ func (h *hanging) await(n int) {
 }
 
 // newRegistry returns worlds with these DIDs. They know each other.
-func newRegistry(t *testing.T, dids ...syntax.DID) (*registry, []*world) {
+func newRegistry(t testing.TB, dids ...syntax.DID) (*registry, []*world) {
 	t.Helper()
 	r := &registry{t: t, worlds: map[syntax.DID]*world{}, homes: map[syntax.DID]syntax.DID{},
 		fronts: map[syntax.DID]*front{}, others: map[syntax.DID]serviceauth.Service{}}
