@@ -61,7 +61,7 @@ func promises() map[string][]promise {
 		},
 		"docs/LIMITS.md": {
 			{"[rates](#rates) of a DID, of an address, of pages; a debt is one bucket", "TestRateLimits TestPagesHaveARate TestBucketsDebt TestBuckets"},
-			{"what a request of [each method](#methods) costs; a failed one pays too; a question comes before the work", "TestOutsidersProposalParsesNothing TestExternalProposalIsExpensive TestCosts TestMethods TestDownloadIsCharged TestExportIsCharged TestHeadsAreCharged TestVerificationIsCharged TestLateRequestsAreCharged TestFailedLookupsAreCharged TestUnauthenticatedOpenings"},
+			{"what a request of [each method](#methods) costs; a failed one pays too; a question comes before the work", "TestOutsidersProposalParsesNothing TestExternalProposalIsExpensive TestCosts TestMethods TestDownloadIsCharged TestExportIsCharged TestHeadsAreCharged TestVerificationIsCharged TestReceiptsAreCharged TestLateRequestsAreCharged TestFailedLookupsAreCharged TestUnauthenticatedOpenings"},
 			{"an account's own rate", "TestLimitedAccount"},
 			{"[requests](#requests): sizes of bodies and objects, members of a convo", "TestLargestMessage TestHostileSize TestOversizedBodyIsDrained"},
 			{"connections that wait", "TestWaitingConnectionsOfAnAddress TestWaitingConnectionsOfAll"},
