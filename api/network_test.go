@@ -17,6 +17,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/features/network"
 	"mlsd/internal/mlstest"
@@ -49,7 +50,7 @@ func (noServices) Home(_ context.Context, did syntax.DID, _ time.Duration) (home
 
 // registry are services that are worlds, and the records of people.
 type registry struct {
-	t      *testing.T
+	t      testing.TB
 	mu     sync.Mutex // guards the rest
 	worlds map[syntax.DID]*world
 	homes  map[syntax.DID]syntax.DID
@@ -87,7 +88,7 @@ func (h *hanging) await(n int) {
 }
 
 // newRegistry returns worlds with these DIDs. They know each other.
-func newRegistry(t *testing.T, dids ...syntax.DID) (*registry, []*world) {
+func newRegistry(t testing.TB, dids ...syntax.DID) (*registry, []*world) {
 	t.Helper()
 	r := &registry{t: t, worlds: map[syntax.DID]*world{}, homes: map[syntax.DID]syntax.DID{},
 		fronts: map[syntax.DID]*front{}, others: map[syntax.DID]serviceauth.Service{}}
@@ -327,6 +328,30 @@ func TestReceiptsOfAClaim(t *testing.T) {
 	plain := alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()).ok()
 	if strings.Contains(string(plain), "receipt") {
 		t.Errorf("not asked for: %s", plain)
+	}
+}
+
+// N10: receipts cost what they take, also those of a claim that is repeated.
+func TestReceiptsAreCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.rates.DID = api.Rate{PerSecond: 1e-6, Burst: 1000} })
+	alice := w.user()
+	params := []string{"idempotencyKey", "once"}
+	for range api.ReceiptsOfUnit + 1 {
+		bob := w.user()
+		bob.publish()
+		params = append(params, "dids", bob.did().String())
+	}
+	left := func() int {
+		t.Helper()
+		return number(t, alice.get(mlsapi.NSIDGetBlocks).header.Get("Ratelimit-Remaining"))
+	}
+	for _, when := range []string{"a claim", "its repetition"} {
+		before := left()
+		alice.get(mlsapi.NSIDGetKeyPackages, append(params, "receipts", "true")...).ok()
+		if cost, want := before-1-left(), 1+2; cost != want {
+			t.Errorf("%s: %d units, want %d", when, cost, want)
+		}
 	}
 }
 

@@ -65,7 +65,7 @@ const service = "did:web:mls.example.com"
 type world struct {
 	heads     *transparency.Service // of the newest node
 	network   *network.Service      // of the newest node
-	t         *testing.T
+	t         testing.TB
 	db        *pgxpool.Pool
 	faults    *failpoint.Set
 	directory *authtest.Directory
@@ -135,7 +135,7 @@ func (s *served) take() []requests.Request {
 	return all
 }
 
-func newWorld(t *testing.T, changes ...func(*world)) *world {
+func newWorld(t testing.TB, changes ...func(*world)) *world {
 	t.Helper()
 	w := &world{
 		t: t, self: service, services: noServices{},
@@ -172,7 +172,7 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 // within is the world as one of its subtests sees it. What the subtest changes of it, such as the
 // limits of the next node, is not changed for the others. They share the database, so a subtest
 // that ages rows or counts those of all runs alone.
-func (w *world) within(t *testing.T) *world {
+func (w *world) within(t testing.TB) *world {
 	inner := *w
 	inner.t = t
 	return &inner
@@ -361,7 +361,7 @@ func (u *user) did() syntax.DID { return u.Identity.DID }
 
 // answer is the server's answer.
 type answer struct {
-	t      *testing.T
+	t      testing.TB
 	status int
 	header http.Header
 	body   []byte
@@ -461,7 +461,7 @@ func (a answer) replays(first answer) {
 }
 
 // read decodes an answer.
-func read[T any](t *testing.T, body []byte) T {
+func read[T any](t testing.TB, body []byte) T {
 	t.Helper()
 	var v T
 	if err := json.Unmarshal(body, &v); err != nil {
@@ -484,7 +484,7 @@ func encode(in any) []byte {
 
 func newKey() *string { return text(uuid.Must(uuid.NewV7()).String()) }
 
-func newGroup(t *testing.T) []byte {
+func newGroup(t testing.TB) []byte {
 	t.Helper()
 	group := make([]byte, 16)
 	if _, err := rand.Read(group); err != nil {
