@@ -21,6 +21,7 @@ type convo struct {
 	group  []byte
 	epoch  uint64
 	base   int64         // the last seq before the load
+	filled int64         // entries up to this one are not from the load, and nobody reads them; 0 means none
 	reader *xrpc.Account // the member whose account reads the log
 	drafts []*draft
 }
