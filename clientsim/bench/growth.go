@@ -15,8 +15,8 @@ import (
 // lastPage reads the newest messages of a convo, and ownConvos the first page of the sender's convos.
 var (
 	lastPage = reading{opPage, func(addr string, d *draft) []byte {
-		return get(addr, mlsapi.NSIDGetMessages, fmt.Sprintf("limit=50&convoId=%s&sinceSeq=%d", d.convo.id, d.convo.filled-50),
-			d.sender.session)
+		query := fmt.Sprintf("limit=50&convoId=%s&sinceSeq=%d", d.convo.id, d.convo.filled-50)
+		return get(addr, mlsapi.NSIDGetMessages, query, d.sender.session)
 	}}
 	ownConvos = reading{"getConvos", func(addr string, d *draft) []byte {
 		return get(addr, mlsapi.NSIDGetConvos, "limit=50", d.sender.session)
