@@ -239,7 +239,7 @@ func TestGrowth(t *testing.T) {
 		t.Skip("boots a server")
 	}
 	c := small(t, "growth")
-	c.Entries, c.Rosters, c.Convos, c.Joins = []int{400, 4000}, []int{3, 12}, 2, 5
+	c.Entries, c.Rosters, c.Convos, c.Joins = []int{400, 4000}, []int{3, 120}, 2, 5
 	c.For = 200 * time.Millisecond
 	r, err := Run(t.Context(), c)
 	if err != nil {
@@ -257,7 +257,7 @@ func TestGrowth(t *testing.T) {
 	}
 	var want []string
 	for _, size := range []string{"entries=400/convos=2/members=3", "entries=4000/convos=2/members=3",
-		"entries=400/convos=1/members=3", "entries=400/convos=1/members=12"} {
+		"entries=400/convos=1/members=3", "entries=400/convos=1/members=120"} {
 		for _, do := range []string{"send", "send-full", "page", "convos"} {
 			want = append(want, "do="+do+"/"+size)
 		}

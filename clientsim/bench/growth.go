@@ -34,6 +34,7 @@ func growth(ctx context.Context, b *bench) {
 	for i, members := range b.c.Rosters {
 		all = append(all, b.grown(ctx, i, b.c.Entries[0], 1, members)...)
 	}
+	Check(testbed.Exec(ctx, b.env.database, "VACUUM ANALYZE messages", "CHECKPOINT")) // not during the load
 	targets, devices := b.targets()
 	people := b.env.accounts(b.c.Joins)
 	refs := b.env.lastResorts(ctx, people)
@@ -61,11 +62,12 @@ func (b *bench) grown(ctx context.Context, nth, entries, convos, members int) (a
 	b.senders = append(b.senders, senders...)
 	var drafts []*draft
 	for range convos {
-		c := b.env.newConvo(ctx, accounts, members)
+		c := b.env.newConvo(ctx, accounts, members, func(c *convo) {
+			c.fill(ctx, b.env.database, entries/convos, b.c.Body)
+		})
 		for _, by := range senders {
 			c.addDraft(by, b.c.Body)
 		}
-		c.fill(ctx, b.env.database, entries/convos, b.c.Body)
 		b.convos, drafts = append(b.convos, c), append(drafts, c.drafts...)
 	}
 	name := fmt.Sprintf("entries=%d/convos=%d/members=%d", entries, convos, members)
@@ -80,8 +82,8 @@ func (b *bench) grown(ctx context.Context, nth, entries, convos, members int) (a
 	return all
 }
 
-// fill appends entries to the log, behind the commits that made the convo. They are of its first
-// member, and a month old, so that there are no events of them.
+// fill appends entries to an empty log. They are of its first member, and a month old, so that there
+// are no events of them.
 func (c *convo) fill(ctx context.Context, database string, entries, size int) {
 	const chunk = 20_000 // a statement has its timeout
 	body := mlsclient.FakeMessage(c.group, c.epoch, size)
