@@ -1,5 +1,15 @@
 import Foundation
 
+/// How a device may enter a convo.
+enum JoinWay: Sendable {
+    /// The person or the app wants it: with a Welcome, or by external commit.
+    case asked
+    /// With a Welcome alone, or by external commit if that is of no use.
+    case withWelcome
+    /// As `withWelcome`; without one by external commit, if another listed device of the person is in the group.
+    case byItself
+}
+
 extension Messenger {
     /// The service keeps 1,024 bytes of details of a failed join.
     private static let mostDetails = 200
@@ -10,11 +20,13 @@ extension Messenger {
     /// once more. If that fails too, it comes back by an external commit. It can be called again
     /// after a kill at any point. A Welcome for another group than the convo's, or for one that the device has, is
     /// refused. Errors: `needsInvitation`, `unknownConvo`, `waitsForAnswer`, ``ContraryGroup``.
-    public func join(_ convo: String) async throws {
+    public func join(_ convo: String) async throws { try await join(convo, .asked) }
+
+    func join(_ convo: String, _ way: JoinWay) async throws {
         try await checkID(convo)
         if try await waits(convo) { throw MessengerError.waitsForAnswer(convoId: convo) }
         if let running = joining[convo] { return try await running.value }
-        let task = Task { try await self.joinNow(convo) }
+        let task = Task { try await self.joinNow(convo, way) }
         joining[convo] = task
         defer { joining[convo] = nil }
         try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
@@ -23,15 +35,17 @@ extension Messenger {
         }
     }
 
-    private func joinNow(_ convo: String) async throws {
+    private func joinNow(_ convo: String, _ way: JoinWay) async throws {
         var stored = try await records.read(KeptWelcome.self, KeptWelcome.prefix + convo)
+        var isInvited = stored != nil
         if stored == nil { try await readIfIn(convo) }
         var isSuperseded = false
         for _ in 0..<2 {
-            guard let found = if let stored { stored } else { try await fetchWelcome(convo) } else {
-                if try await records.read(Thread.self, Thread.prefix + convo) != nil { return } // it has joined
+            guard let found = if let stored { stored } else { try await fetchWelcome(convo, &isInvited) } else {
+                if let thread = try await records.read(Thread.self, Thread.prefix + convo), thread.left != true { return } // it has joined
                 break
             }
+            isInvited = true
             stored = nil
             let kept = isSuperseded ? found.replacing : found
             guard try await joinedPatiently(kept) else { continue }
@@ -48,7 +62,8 @@ extension Messenger {
             }
             isSuperseded = true
         }
-        do { try await rejoin(convo) } catch let error as ServiceError where error.name == .groupInfoNotFound {
+        if way == .withWelcome, !isInvited { return }
+        do { try await rejoin(convo, byItself: way == .byItself && !isInvited) } catch let error as ServiceError where error.name == .groupInfoNotFound {
             try await restock(atLeast: 1)
             tell(.needsInvitation(convoId: convo))
             throw MessengerError.needsInvitation(convoId: convo)
@@ -77,7 +92,7 @@ extension Messenger {
     }
 
     /// What the service has. nil if it is gone.
-    private func fetchWelcome(_ convo: String) async throws -> KeptWelcome? {
+    private func fetchWelcome(_ convo: String, _ isInvited: inout Bool) async throws -> KeptWelcome? {
         do {
             let device = try await mls.deviceID
             let fetched = try await ask(GetWelcome.self, .init(convoId: convo, deviceId: device))
@@ -85,6 +100,7 @@ extension Messenger {
             try await records.write([kept.name: try encoded(kept)])
             return kept
         } catch let error as ServiceError where error.name == .welcomeConsumed || error.name == .welcomeNotFound {
+            if error.name == .welcomeConsumed { isInvited = true }
             return nil
         }
     }

@@ -9,8 +9,10 @@ final class LifeTests: XCTestCase {
 
     private func open(_ transport: any Transport, _ storage: MemoryStorage, _ surroundings: Surroundings = simulated(seed: 1)) async throws -> Messenger {
         let service = Service(.direct(URL(string: "https://mls.example.com")!) { _ in "token" }, transport: transport)
+        let accounts = MemoryAccounts(DevicesTests.alice)
+        try await accounts.list(ListedDevice(key: Data("phone".utf8), cipherSuite: "suite"))
         return try await Messenger(
-            account: DevicesTests.alice, service: service, accounts: MemoryAccounts(DevicesTests.alice), storage: storage, surroundings: surroundings
+            account: DevicesTests.alice, service: service, accounts: accounts, storage: storage, surroundings: surroundings
         ) { try FakeMLS($0, device: "phone", seed: 1) }
     }
 
@@ -216,7 +218,7 @@ final class LifeTests: XCTestCase {
             ServiceError(status: 500, name: ErrorName(rawValue: ""), message: ""), NoAnswer(URLError(.timedOut)), InvalidInput(field: "", reason: ""),
             AccountAway(did, ""), UnknownDevices(devices: []), ContraryGroup(what: .welcome, description: ""), StoreOpenError(path: ""),
             StorageError.damaged("", offset: 0), StorageError.system("", code: 1), FileChanged(description: ""), FileCipherError.cannotOpen,
-            HistoryError(""), CodeError.noKeys(did),
+            OwnDeviceError(description: ""), SignedOut(.done), HistoryError(""), CodeError.noKeys(did),
         ]
         let page = URL(fileURLWithPath: #filePath).deletingLastPathComponent().appendingPathComponent("../../README.md")
         let lines = try String(contentsOf: page, encoding: .utf8).components(separatedBy: "\n")
