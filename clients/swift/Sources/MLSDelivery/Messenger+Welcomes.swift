@@ -19,14 +19,18 @@ extension Messenger {
     /// as soon as it can. If joining fails, it says so to the service, keeps the bytes, and fetches
     /// once more. If that fails too, it comes back by an external commit. It can be called again
     /// after a kill at any point. A Welcome for another group than the convo's, or for one that the device has, is
-    /// refused. Errors: `needsInvitation`, `unknownConvo`, `waitsForAnswer`, ``ContraryGroup``.
-    public func join(_ convo: String) async throws { try await join(convo, .asked) }
+    /// refused. Errors: `needsInvitation`, `unknownConvo`, `waitsForAnswer`, ``ContraryGroup``; and ``NoAnswer`` if it needs
+    /// the service, and that cannot be reached.
+    public func join(_ convo: String) async throws { try await join(convo, .asked, isPatient: false) }
 
-    func join(_ convo: String, _ way: JoinWay) async throws {
+    func join(_ convo: String, _ way: JoinWay, isPatient: Bool = true) async throws {
         try await checkID(convo)
         if try await waits(convo) { throw MessengerError.waitsForAnswer(convoId: convo) }
-        if let running = joining[convo] { return try await running.value }
-        let task = Task { try await self.joinNow(convo, way) }
+        if let running = joining[convo] {
+            if !isPatient { try await reach(convo) }
+            return try await running.value
+        }
+        let task = Task { try await self.joinNow(convo, way, isPatient) }
         joining[convo] = task
         defer { joining[convo] = nil }
         try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
@@ -35,9 +39,10 @@ extension Messenger {
         }
     }
 
-    private func joinNow(_ convo: String, _ way: JoinWay) async throws {
+    private func joinNow(_ convo: String, _ way: JoinWay, _ isPatient: Bool) async throws {
         var stored = try await records.read(KeptWelcome.self, KeptWelcome.prefix + convo)
         var isInvited = stored != nil
+        if stored == nil, !isPatient { try await reach(convo) }
         if stored == nil { try await readIfIn(convo) }
         var isSuperseded = false
         for _ in 0..<2 {
@@ -48,7 +53,7 @@ extension Messenger {
             isInvited = true
             stored = nil
             let kept = isSuperseded ? found.replacing : found
-            guard try await joinedPatiently(kept) else { continue }
+            guard try await joinedPatiently(kept, isPatient) else { continue }
             changed(convo)
             let isNewest: Bool
             do { isNewest = try await confirm(kept) { [service] in try await service.call(ConfirmWelcome.self, $0) } } catch {
@@ -72,6 +77,19 @@ extension Messenger {
         try await sync(convo)
     }
 
+    /// How often a service is asked for a sign of life.
+    private static let attempts = 3
+
+    /// Error: ``NoAnswer`` if the convo's service cannot be reached.
+    private func reach(_ convo: String) async throws {
+        for attempt in 0..<Self.attempts {
+            do { return _ = try await ask(GetEpoch.self, .init(convoId: convo), once: true) } catch is ServiceError { return } catch let error as NoAnswer {
+                if attempt == Self.attempts - 1 { throw error }
+                try await surroundings.sleep(surroundings.backoff(after: attempt, error))
+            }
+        }
+    }
+
     /// Reads the log of a group that this device has: a commit can have removed the device from it.
     private func readIfIn(_ convo: String) async throws {
         guard let thread = try await records.read(Thread.self, Thread.prefix + convo), thread.left != true else { return }
@@ -81,10 +99,10 @@ extension Messenger {
     }
 
     /// Waits while the accounts of the group's devices cannot be asked, if they must be before the device enters.
-    private func joinedPatiently(_ kept: KeptWelcome) async throws -> Bool {
+    private func joinedPatiently(_ kept: KeptWelcome, _ isPatient: Bool) async throws -> Bool {
         var attempts = 0
         while true {
-            do { return try await joined(kept) } catch let error as UnknownDevices {
+            do { return try await joined(kept, isPatient) } catch let error as UnknownDevices {
                 try await surroundings.sleep(surroundings.backoff(after: attempts, error))
                 attempts += 1
             }
@@ -106,7 +124,7 @@ extension Messenger {
     }
 
     /// Joins and stores that, in one write with the MLS state. A failure is reported, and false.
-    private func joined(_ kept: KeptWelcome) async throws -> Bool {
+    private func joined(_ kept: KeptWelcome, _ isPatient: Bool) async throws -> Bool {
         if kept.joined { return true }
         let (convo, replaces) = (kept.convoId, kept.replaces == true)
         let failure: (any Error)? = try await turn.take {
@@ -130,6 +148,7 @@ extension Messenger {
         }
         guard let failure else { return true }
         if failure is UnknownDevices || failure is CancellationError { throw failure }
+        if !isPatient { try await reach(kept.convoId) }
         let details = String(decoding: String(describing: failure).utf8.prefix(Self.mostDetails), as: UTF8.self)
         let input = ConfirmWelcome.Input(convoId: kept.convoId, success: false, errorDetails: details, keyPackageRef: kept.keyPackageRef)
         _ = try await patiently { try await $0.call(ConfirmWelcome.self, input) }

@@ -207,6 +207,31 @@ final class LifeTests: XCTestCase {
         await phone.stop()
     }
 
+    /// D16: `join` without a network ends: of a convo that the device has no Welcome of, and with a stored one that is of
+    /// no use. Before, it neither returned nor threw.
+    func testD16JoinEndsWithoutANetwork() async throws {
+        let group = WrongCallsTests.group(convo)
+        for isStored in [false, true] {
+            let (server, storage) = (ModelServer(seed: 1), MemoryStorage())
+            await server.addConvo(convo)
+            await server.commit(convo)
+            try await server.addWelcome(convo, FakeMLS.state(group, 1))
+            let kept = KeptWelcome(convoId: convo, welcome: Data("no Welcome".utf8), keyPackageRef: "00")
+            if isStored { await storage.write([kept.name: try encoded(kept)]) }
+            let phone = try await open(server, storage)
+            await server.set(WrongCallsTests.offline)
+            do {
+                try await phone.join(convo)
+                XCTFail("it has joined")
+            } catch { XCTAssertTrue(error is NoAnswer, "\(error)") }
+            await server.set(.init())
+            try await phone.join(convo)
+            let convos = try await phone.convos()
+            XCTAssertEqual(convos, [convo])
+            await phone.stop()
+        }
+    }
+
     /// Every error has a code, and the page names it.
     func testD11ErrorsHaveCodes() throws {
         let did = DevicesTests.bob
