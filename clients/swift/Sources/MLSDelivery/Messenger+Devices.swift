@@ -220,7 +220,7 @@ extension Messenger {
             try await release(convo)
             return []
         }
-        removeLeavers(members, thread)
+        try await removeLeavers(members, thread)
         var before: [Device] = []
         for leaf in members { before.append(try await device(leaf)) }
         let after = try await judge(members)
@@ -263,7 +263,7 @@ extension Messenger {
     /// Forgets refused removals that the app has not asked for, also those of before a kill: it would not know what they
     /// are.
     func dismissUnasked(_ refused: [Write]) async throws {
-        let unasked = refused.filter { $0.isCommit && (try? JSONDecoder().decode(Plan.self, from: $0.note))?.isUnasked == true }
+        let unasked = refused.filter { $0.isCommit && ((try? JSONDecoder().decode(Plan.self, from: $0.note))?.isUnasked == true || isEntry($0)) }
         if !unasked.isEmpty { try await outbox.dismiss(unasked.map(\.id)) }
     }
 
@@ -309,12 +309,13 @@ extension Messenger {
     // MARK: What MLS shows
 
     /// What a commit has changed of a group's members: the thread notes who is new, and the app hears of it.
-    func note(_ change: CommitChange, _ thread: inout Thread) -> [News.Content] {
+    func note(_ change: CommitChange, _ thread: inout Thread) async throws -> [News.Content] {
         if !change.added.isEmpty { thread.silent = (thread.silent ?? []) + change.added }
         let convo = thread.convoId
-        return change.devices.map { one in
+        let devices = change.devices.map { one in
             let what: DeviceNews.Change = switch one.change { case .entered: .entered case .left: .left case .keyChanged: .keyChanged }
-            return .device(DeviceNews(convoId: convo, change: what, account: one.device.account, key: one.device.key))
+            return News.Content.device(DeviceNews(convoId: convo, change: what, account: one.device.account, key: one.device.key))
         }
+        return try await devices + strand(change, &thread)
     }
 }

@@ -53,6 +53,8 @@ extension Messenger {
                 if convo.request == true { waiting.insert(convo.id) }
                 if convo.request == true, thread == nil || thread?.left == true {
                     try await note(ConvoRequest(convo, for: account))
+                } else if thread?.left == true, admitsOwn, convo.closedAt == nil {
+                    enterLater(convo.id, again: true)
                 } else if thread != nil {
                     syncLater(convo.id)
                 } else if try await request(of: convo.id)?.answer != nil {
@@ -61,7 +63,11 @@ extension Messenger {
                     goOnLater(old, convo.id)
                 } else {
                     try await forgetRequest(of: convo.id) // another device of the person has accepted it
-                    joinLater(convo.id)
+                    if try await services.of(convo.id) != nil || !admitsOwn {
+                        joinLater(convo.id)
+                    } else if convo.closedAt == nil {
+                        enterLater(convo.id)
+                    }
                 }
             }
             cursor = page.cursor
@@ -100,10 +106,10 @@ extension Messenger {
     }
 
     /// An account can be in a convo with another device only: then there is no Welcome for this one.
-    private func joinLater(_ convo: String) { later { try await $0.joinIfInvited(convo) } }
+    private func joinLater(_ convo: String) { later { try await $0.joinIfInvited(convo, $0.admitsOwn ? .asked : .withWelcome) } }
 
-    func joinIfInvited(_ convo: String) async throws {
-        do { try await join(convo) } catch MessengerError.needsInvitation {
+    func joinIfInvited(_ convo: String, _ way: JoinWay = .asked) async throws {
+        do { try await join(convo, way) } catch MessengerError.needsInvitation {
             // The app has been told.
         } catch is ContraryGroup {
             // The app has got a finding.
@@ -113,7 +119,10 @@ extension Messenger {
     }
 
     private func take(_ streamed: StreamedEvent, from service: DID?) async throws {
-        if try await mayTell(streamed.event, service) { try await take(streamed.event, from: service) }
+        if try await mayTell(streamed.event, service) {
+            if service == services.home { try await enterOwn(streamed.event) }
+            try await take(streamed.event, from: service)
+        }
         if let id = streamed.id { try await records.write([Name.cursor(service): Data(id.utf8)]) }
     }
 

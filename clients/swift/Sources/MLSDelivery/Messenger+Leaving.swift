@@ -27,9 +27,12 @@ extension Messenger {
         return try Draft(SendMessage.self, input, lane: convo, epoch: epoch, object: message, retires: leaf)
     }
 
-    /// Commits the proposals by which members have removed their own leaves.
-    func removeLeavers(_ members: [Leaf], _ thread: Thread) {
-        for leaf in members where leaf.account != account && thread.leaving?.contains(leaf.signatureKey) == true {
+    /// Commits the proposals by which members have removed their own leaves. If this device is one of those, its person
+    /// leaves, and the others commit that.
+    func removeLeavers(_ members: [Leaf], _ thread: Thread) async throws {
+        let key = try await mls.signatureKey
+        if thread.leaving?.contains(key) == true { return }
+        for leaf in members where thread.leaving?.contains(leaf.signatureKey) == true {
             removeLater(leaf, from: thread.convoId)
         }
     }

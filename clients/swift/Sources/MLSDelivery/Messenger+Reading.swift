@@ -104,6 +104,7 @@ extension Messenger {
         tell(.received(convoId: thread.convoId))
         for event in page.events { tell(event) }
         if page.hasChanged { changed(thread.convoId) }
+        if thread.left == true { later { try await $0.listAgain() } } // this device was removed
         if let forked { throw forked }
     }
 
@@ -162,7 +163,7 @@ extension Messenger {
             if isExternal { askForInvitation(sender.account, before, &thread) }
             let (after, key) = try await (mls.members(of: thread.groupId) ?? [], mls.signatureKey)
             let change = CommitChange(from: before, to: after, by: sender)
-            let news = note(change, &thread)
+            let news = try await note(change, &thread)
             page.news += news
             page.hasChanged = page.hasChanged || !news.isEmpty
             if !after.contains(where: { $0.signatureKey == key }) { thread.left = true }

@@ -31,6 +31,8 @@ struct Thread: Codable, Hashable {
     var uninvited: [DID]?
     /// Who was added while this device was in the group, and has written nothing since: they need not have joined.
     var silent: [DID]?
+    /// Who has no device in the group any more, and has not left.
+    var withoutDevice: [DID]?
     /// Of the successor of a reset: who was in the group before, and may enter this one.
     var expected: [DID]?
 
@@ -120,6 +122,8 @@ enum Name {
     /// The place in the stream of a service. nil: of the only one.
     static func cursor(_ service: DID?) -> String { service.map { cursor + "/" + $0.rawValue } ?? cursor }
     static let pushTarget = "push target"
+    /// Set once this device has begun to sign out.
+    static let signingOut = "signing out"
     /// Set once the account has listed this device.
     static let listed = "listed"
     /// What an own commit did, until it is read.

@@ -16,7 +16,10 @@ final class DevicesTests: XCTestCase {
         let storage: MemoryStorage
         let accounts = MemoryAccounts(DevicesTests.alice)
 
-        init() async throws { (server, storage) = try await WrongCallsTests.begin() }
+        init() async throws {
+            (server, storage) = try await WrongCallsTests.begin()
+            try await list(FakeMLS.leaf(of: ModelServer.caller, "phone"))
+        }
 
         func list(_ leaf: Leaf) async throws {
             try await accounts.as(leaf.account).list(ListedDevice(key: leaf.signatureKey, cipherSuite: "suite"))
@@ -130,7 +133,7 @@ final class DevicesTests: XCTestCase {
         try await scene.server.commit(.init(enters: Self.bobsPhone), to: convo, by: Self.bobsPhone)
         try await phone.readToItsEnd(convo)
         try await phone.send(Data("a secret".utf8), to: convo)
-        let isUnsealed = await phone.outbox.pending.first?.unsealed
+        let isUnsealed = await phone.outbox.pending.first { $0.nsid == SendMessage.nsid }?.unsealed
         XCTAssertEqual(isUnsealed, true)
         try await phone.start(listening: false)
         try await Self.sent(phone)
@@ -282,7 +285,7 @@ final class DevicesTests: XCTestCase {
             for _ in 0..<20 { await Task.yield() } // those who are asked at once are under way together
             return try await accounts.lists(key, of: account)
         }
-        func keys(of account: DID) async throws -> [Data] { try await accounts.keys(of: account) }
+        func devices(of account: DID) async throws -> [ListedDevice] { try await accounts.devices(of: account) }
         func hasEnded(_ account: DID) async throws -> Bool { try await accounts.hasEnded(account) }
         func list(_ device: ListedDevice) async throws { try await accounts.list(device) }
         func unlist(_ key: Data) async throws { try await accounts.unlist(key) }
