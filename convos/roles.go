@@ -24,8 +24,20 @@ import (
 // ErrNotAdmin refuses what only admins may do.
 var ErrNotAdmin error = &NotPermittedError{"the caller is no admin of the convo; getConvo says who is"}
 
-// ErrLastAdmin refuses to demote the last admin.
-var ErrLastAdmin error = &NotPermittedError{"a convo needs an admin; promote another member first"}
+// ErrLastAdmin refuses to demote the last admin whom this service serves.
+var ErrLastAdmin error = &NotPermittedError{"did: is the last admin whose account is served, and a convo needs one; " +
+	"promote another member first"}
+
+// TargetError says that the person whose role is to change is not on the roster. It is an
+// ErrTargetNotMember.
+type TargetError struct{ DID syntax.DID }
+
+func (e *TargetError) Error() string {
+	return fmt.Sprintf("did: %s is no member of the convo now; getConvo lists the members", e.DID)
+}
+
+// Is makes the error an ErrTargetNotMember.
+func (e *TargetError) Is(target error) bool { return target == ErrTargetNotMember }
 
 // queueRoles adds to the batch of lockConvo the reading of the roles. The batch reads c.epoch before.
 func queueRoles(batch *pgx.Batch, c *locked) {
@@ -157,7 +169,7 @@ type RoleChange struct {
 // ChangeRole makes a member an admin, or an admin a member. If Target has the role already,
 // ChangeRole changes nothing: a repeated request gets the same answer, also the request of an admin
 // that has demoted itself. Errors: ErrNotFound, ErrNotMember, those of a closed convo, ErrNotAdmin,
-// ErrTargetNotMember, ErrLastAdmin.
+// *TargetError, ErrLastAdmin.
 func ChangeRole(ctx context.Context, tx pgx.Tx, r RoleChange) error {
 	c, err := lockOpen(ctx, tx, r.ConvoID, r.Caller)
 	if err != nil {
@@ -170,7 +182,7 @@ func ChangeRole(ctx context.Context, tx pgx.Tx, r RoleChange) error {
 	return c.changeRole(ctx, tx, r.Target, r.Caller, r.Promote)
 }
 
-// Promote makes a member an admin, as an operator wants it. Errors: ErrNotFound, ErrTargetNotMember.
+// Promote makes a member an admin, as an operator wants it. Errors: ErrNotFound, *TargetError.
 func Promote(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) error {
 	c, err := lockConvo(ctx, tx, convo, did)
 	if err != nil {
@@ -185,7 +197,7 @@ func (c *locked) changeRole(ctx context.Context, tx pgx.Tx, did, by syntax.DID, 
 	case err != nil:
 		return err
 	case len(present) == 0:
-		return ErrTargetNotMember
+		return &TargetError{did}
 	case c.isAdmin(did) == promote:
 		return nil
 	case promote:
