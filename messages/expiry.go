@@ -140,9 +140,9 @@ func (e *Sweeper) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID
 //go:embed expire_batch.sql
 var expireEntriesOf string
 
-// expireBatch deletes old messages of at most expireTogether convos in one transaction. If onlyKept is
-// true, it deletes only messages whose leaves are stored. It returns the number of deleted messages,
-// and the convos that may have more.
+// expireBatch deletes old messages of at most expireTogether convos in one transaction. If onlyKept
+// is true, it deletes only messages whose leaves are stored. It returns the number of deleted
+// messages, and the convos that have more.
 func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time,
 	onlyKept bool) (deleted int64, more []uuid.UUID, err error) {
 	share := expireEntries / max(len(convos), 1)

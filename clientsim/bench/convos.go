@@ -94,8 +94,8 @@ const (
 
 // newConvo makes a convo of the given members and of as many other accounts as size requires. The
 // first member creates it. It begins in epoch 1. createConvo and addMembers accept a limited number
-// of members, so fake commits add the rest. The server cannot detect that they are fake. fill is called
-// before the commits.
+// of members, so fake commits add the rest. The server cannot detect that they are fake. fill is
+// called before the commits.
 func (s *environment) newConvo(ctx context.Context, members []*xrpc.Account, size int, fill func(*convo)) *convo {
 	all := slices.Concat(members, s.accounts(max(size-len(members), 0)))
 	founders := all[1:min(len(all), 1+foundersAtOnce)]

@@ -12,7 +12,8 @@ import (
 	"mlsd/clientsim/testbed"
 )
 
-// lastPage reads the newest messages of a convo, and ownConvos the first page of the sender's convos.
+// lastPage reads the newest messages of a convo, and ownConvos the first page of the sender's
+// convos.
 var (
 	lastPage = reading{opPage, func(addr string, d *draft) []byte {
 		query := fmt.Sprintf("limit=50&convoId=%s&sinceSeq=%d", d.convo.id, d.convo.filled-50)
@@ -23,9 +24,9 @@ var (
 	}}
 )
 
-// growth measures operations one by one: in the convos of people who have few and many messages, and
-// in convos of few and many members. All are in one database and take turns. Claims and joins do not
-// depend on a convo's log, so they are measured once.
+// growth measures operations one by one: in the convos of people who have few and many messages,
+// and in convos of few and many members. All are in one database and take turns. Claims and joins
+// do not depend on a convo's log, so they are measured once.
 func growth(ctx context.Context, b *bench) {
 	var all []phase
 	for i, entries := range b.c.Entries {
@@ -82,8 +83,8 @@ func (b *bench) grown(ctx context.Context, nth, entries, convos, members int) (a
 	return all
 }
 
-// fill appends entries to an empty log. They are of its first member, and a month old, so that there
-// are no events of them.
+// fill appends entries to an empty log. They are of its first member, and a month old, so that
+// there are no events of them.
 func (c *convo) fill(ctx context.Context, database string, entries, size int) {
 	const chunk = 20_000 // a statement has its timeout
 	body := mlsclient.FakeMessage(c.group, c.epoch, size)

@@ -11,10 +11,10 @@ import (
 )
 
 // Keep stores the leaves of logs whose oldest messages are about to be deleted, so that the tree
-// stays. It goes keepSteps further in each log, so that the first messages are soon deleted. Messages
-// whose leaves are not stored are not deleted yet (messages/expire_batch.sql). Keep returns the convos
-// without those whose tree is damaged, and logs the damaged trees. Nothing of such a convo may be
-// deleted, because messages and leaves together show what happened.
+// stays. It goes keepSteps further in each log, so that the first messages are soon deleted.
+// Messages whose leaves are not stored are not deleted yet (messages/expire_batch.sql). Keep returns
+// the convos without those whose tree is damaged, and logs the damaged trees. Nothing of such a
+// convo may be deleted, because messages and leaves together show what happened.
 func (s *Service) Keep(ctx context.Context, convos []uuid.UUID) (kept []uuid.UUID, err error) {
 	for _, convo := range convos {
 		ok, err := s.keep(ctx, convo)
