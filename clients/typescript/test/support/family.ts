@@ -660,6 +660,7 @@ export class Family {
 
   private async checkRoster(convo: Convo, witness: View, no: (what: string) => void): Promise<void> {
     const answer = await witness.person.api.query(mls.getConvo.main, { convoId: convo.id }).catch((err: unknown) => String(err))
+    if (typeof answer === "string" && convo.open.has(witness.person.did)) convo.leave(witness.person.did, this.acts) // a kill has left that open
     if (typeof answer === "string") return no(`${witness.person.name} is not on the roster: ${answer}`)
     const { members } = answer.convo
     const roster = new Map(members.map(({ did, isAdmin }) => [did as Did, isAdmin === true]))
