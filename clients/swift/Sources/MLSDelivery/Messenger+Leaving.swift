@@ -46,7 +46,8 @@ extension Messenger {
         let thread = try await thread(convo)
         let leaves = try await (mls.members(of: thread.groupId) ?? []).filter { $0.account == member }
         if leaves.allSatisfy({ thread.leaving?.contains($0.signatureKey) == true }) { return } // their removal is under way, or done
-        var isGone = try await accounts.hasEnded(member)
+        var isGone = false
+        do { isGone = try await accounts.hasEnded(member) } catch is AccountAway {} // then it has not said so
         if !isGone { isGone = await decide(Doubt(convoId: convo, account: member, why: .left)) }
         if isGone { return _ = try await commit(Plan(remove: member).unasked, convo) }
         try await find(.removal, convo, "convo \(convo): the service says that \(member) has left, and \(member) has not said so")
