@@ -73,7 +73,7 @@ func (k *Keys) Sync(recorded string) (newest string, err error) {
 	if recorded != "" && !slices.ContainsFunc(held, func(s signer) bool { return s.Multikey == recorded }) {
 		k.held.Store(nil)
 		return "", fmt.Errorf("%w %s: copy its file from another node, or from its backup, to %s, or make another key "+
-			"with mlsd key rotate (docs/OPERATING.md)", ErrNoKey, keyID(recorded), k.path)
+			"with mlsd service-key rotate (docs/OPERATING.md)", ErrNoKey, keyID(recorded), k.path)
 	}
 	k.held.Store(&held)
 	return held[0].Multikey, nil
@@ -145,7 +145,7 @@ func readKeys(path string) (all []signer, err error) {
 	for _, line := range strings.Fields(string(text)) {
 		key, err := parseKey(line)
 		if err != nil {
-			return nil, fmt.Errorf("the service's key in %s: line %d is not a P-256 key as mlsd key writes it", path, len(all)+1)
+			return nil, fmt.Errorf("the service's key in %s: line %d is not a P-256 key as mlsd service-key writes it", path, len(all)+1)
 		}
 		all = append(all, key)
 	}

@@ -73,7 +73,7 @@ export class Server {
     return {
       ...cleanEnvironment(), MLSD_DATA_DIR: this.data, MLSD_LISTEN: `127.0.0.1:${this.port}`, MLSD_ADMIN_LISTEN: "127.0.0.1:0",
       MLSD_SERVICE_DID: this.did, MLSD_PUBLIC_URL: this.url, MLSD_PLC_URL: serverURL(), MLSD_DATABASE_URL: "",
-      MLSD_SERVICES: "all", ...this.settings,
+      MLSD_SERVICES: "all", MLSD_SERVICE_KEY_FILE: join(this.folder, "service.key"), ...this.settings, // no backup has the key
     }
   }
 
