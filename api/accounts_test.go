@@ -11,6 +11,7 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/people/accounts"
 	"mlsd/people/quota"
@@ -40,7 +41,7 @@ func (w *world) newGate() api.Gate {
 // block blocks a person, and the server reads it.
 func (w *world) block(u *user) {
 	w.t.Helper()
-	if err := accounts.NewStore(0).Block(w.t.Context(), w.db, u.did(), "olga", "spam"); err != nil {
+	if err := accounts.NewStore(0, convos.HandOver).Block(w.t.Context(), w.db, u.did(), "olga", "spam"); err != nil {
 		w.t.Fatal(err)
 	}
 	w.readAccounts()
@@ -49,7 +50,7 @@ func (w *world) block(u *user) {
 // states stores what the network says of a person, and the server reads it.
 func (w *world) states(u *user, status accounts.Status, seq int64) {
 	w.t.Helper()
-	_, err := accounts.NewStore(0).SetStatus(w.t.Context(), w.db, "relay",
+	_, err := accounts.NewStore(0, convos.HandOver).SetStatus(w.t.Context(), w.db, "relay",
 		[]accounts.Change{{DID: u.did(), Status: status, Seq: seq}})
 	if err != nil {
 		w.t.Fatal(err)
@@ -114,7 +115,7 @@ func TestLimitedAccount(t *testing.T) {
 	c := alice.create(bob)
 	limit := func(u *user, percent int) {
 		t.Helper()
-		if _, err := accounts.NewStore(0).Limit(t.Context(), w.db, u.did(), percent, time.Hour, "olga",
+		if _, err := accounts.NewStore(0, convos.HandOver).Limit(t.Context(), w.db, u.did(), percent, time.Hour, "olga",
 			"floods"); err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +166,7 @@ func TestRefusedTokenIsNotUsedUp(t *testing.T) {
 	}
 	w.block(alice)
 	call().fails(http.StatusForbidden, "Blocked")
-	if _, err := accounts.NewStore(0).Unblock(t.Context(), w.db, alice.did()); err != nil {
+	if _, err := accounts.NewStore(0, convos.HandOver).Unblock(t.Context(), w.db, alice.did()); err != nil {
 		t.Fatal(err)
 	}
 	w.readAccounts()

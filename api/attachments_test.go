@@ -58,7 +58,7 @@ func (w *world) newAttachments(writes *idem.Store, log *slog.Logger) *attachment
 	return s
 }
 
-func newStore(t *testing.T) attachments.Store {
+func newStore(t testing.TB) attachments.Store {
 	t.Helper()
 	if endpoint := os.Getenv("MLSD_TEST_S3_ENDPOINT"); endpoint != "" {
 		s, err := s3store.New(s3store.Config{
@@ -91,7 +91,7 @@ type file struct {
 	body  []byte
 }
 
-func newFile(t *testing.T, size int) []byte {
+func newFile(t testing.TB, size int) []byte {
 	t.Helper()
 	body := make([]byte, size)
 	if _, err := rand.Read(body); err != nil {

@@ -24,7 +24,7 @@ import (
 
 // eraser erases accounts of a world. It needs no stream until it has come to the events.
 func (w *world) eraser() *erasure.Worker {
-	store := accounts.NewStore(0)
+	store := accounts.NewStore(0, convos.HandOver)
 	return erasure.NewWorker(erasure.Config{
 		DB: w.db, Log: slog.New(slog.DiscardHandler), Jobs: erasure.NewStore(store), Accounts: store,
 		Remover: convos.NewRemover(w.db, nil, transparency.Purge, attachments.Purge),
@@ -36,7 +36,7 @@ func (w *world) eraser() *erasure.Worker {
 // erases begins an erasure as an operator does.
 func (w *world) erases(did syntax.DID) (show func() erasure.Erasure) {
 	w.t.Helper()
-	jobs := erasure.NewStore(accounts.NewStore(0))
+	jobs := erasure.NewStore(accounts.NewStore(0, convos.HandOver))
 	var e erasure.Erasure
 	w.inTx(func(ctx context.Context, tx pgx.Tx) (err error) {
 		e.ID, _, err = jobs.Begin(ctx, tx, did, "operator olga", "ticket 4711")

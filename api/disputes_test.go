@@ -107,6 +107,33 @@ func TestOneLiarDisputesNothing(t *testing.T) {
 	}
 }
 
+// A creator who is no admin any more counts as every other member does: once, with the accounts that
+// it adds. A member whom another admin has added counts apart from that admin.
+func TestDisputesFollowTheAdmins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, carol, dave, own, more := w.user(), w.user(), w.user(), w.user(), w.user(), w.user()
+	c := alice.create(bob, carol)
+	c.accepted(bob, carol)
+	alice.post(mlsapi.NSIDPromoteAdmin, &mlsapi.PromoteAdminInput{ConvoID: c.id, DID: bob.did()}).ok()
+	bob.post(mlsapi.NSIDDemoteAdmin, &mlsapi.DemoteAdminInput{ConvoID: c.id, DID: alice.did()}).ok()
+	alice.add(c, own, more)
+	bob.add(c, dave)
+	c.accepted(own, more, dave)
+	carol.rotate(c)
+	for _, u := range []*user{alice, own, more} {
+		if out := u.failed(c, c.epoch); out.Disputed {
+			t.Fatalf("disputed by a report of %s, which alice has added", u.did())
+		}
+	}
+	if out := dave.failed(c, c.epoch); !out.Disputed {
+		t.Error("the reports of alice and of dave do not dispute the commit")
+	}
+	if n := w.count(`SELECT voices * 10 + reports FROM disputes`); n != 32 {
+		t.Errorf("voices and reports are %d, want 3 and 2", n)
+	}
+}
+
 // A disputed commit stays. Ordinary commits are refused, and those of the committer; external ones
 // of the others are accepted. The dispute ends when those who reported it are back.
 func TestDispute(t *testing.T) {

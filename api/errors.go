@@ -163,6 +163,7 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrWelcomeNotFound, match: is(welcome.ErrNotFound)},
 	{name: mlsapi.ErrWelcomeConsumed, match: is(welcome.ErrConsumed)},
 	{name: mlsapi.ErrReportsDisabled, match: is(reports.ErrDisabled)},
+	{name: mlsapi.ErrPushDisabled, match: is(push.ErrNoWebPush)},
 	{name: mlsapi.ErrUnknownReportKey, match: is(reports.ErrUnknownKey)},
 	{name: errorlist.InvalidRequest, match: is(reports.ErrReason, reports.ErrNotSealed)},
 	{name: mlsapi.ErrInvalidCursor, match: is(archive.ErrPosition)},
@@ -204,6 +205,8 @@ var errorTable = []errorRow{
 	{name: errorlist.ServiceUnavailable, match: is(transparency.ErrNotReady), message: "the log's head is not ready yet"},
 	{name: errorlist.ServiceUnavailable,
 		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded, batch.ErrClosed)},
+	{name: errorlist.ServiceUnavailable, match: is(network.ErrNoKey), // its reader says so in the log
+		message: "this node does not have the key with which the service signs for other services; send the same bytes again"},
 	{name: errorlist.ServiceUnavailable, match: is(network.ErrLookup), // the host is chosen by callers, so not in the log
 		message: "the delivery service of a person, or the person's own host, cannot be asked now; send the same bytes again"},
 	{name: errorlist.ServiceUnavailable,

@@ -184,3 +184,6 @@ func (s *Server) ExpensiveLate() int {
 	early, waiting := s.handlers.admission.early.Used()
 	return int(running-early) - waiting
 }
+
+// ReceiptsOfUnit is how many receipts cost a unit.
+const ReceiptsOfUnit = receiptsOfUnit

@@ -95,7 +95,7 @@ var frozenEvents = map[string]shape{
 
 // reply is an answer, as an old client has decoded it.
 type reply struct {
-	t      *testing.T
+	t      testing.TB
 	method string
 	status int
 	body   []byte
@@ -184,7 +184,7 @@ func (r reply) fails(status int, name string, frozen bool) string {
 }
 
 // decodeFrozen decodes an object and checks its frozen fields.
-func decodeFrozen(t *testing.T, what string, text []byte, s shape) fields {
+func decodeFrozen(t testing.TB, what string, text []byte, s shape) fields {
 	t.Helper()
 	var v fields
 	if err := json.Unmarshal(text, &v); err != nil {
@@ -275,7 +275,7 @@ func oldBytes(raw []byte) fields { return fields{"$bytes": base64.StdEncoding.En
 func oldText(raw []byte) string { return base64.StdEncoding.EncodeToString(raw) }
 
 // raw decodes a field of bytes, or of base64 text.
-func raw(t *testing.T, field any) []byte {
+func raw(t testing.TB, field any) []byte {
 	t.Helper()
 	encoding, text := base64.RawURLEncoding, field
 	if o, isBytes := field.(fields); isBytes {

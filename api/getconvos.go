@@ -21,7 +21,7 @@ func (h *handlers) GetConvos(c *call, p *mlsapi.GetConvosParams) error {
 		}
 	}
 	answer, view := c.list(), mlsapi.ConvoView{}
-	more, err := convos.List(c.ctx, c.db, c.caller, filter, after, int(p.Limit), func(convo *convos.Convo) bool {
+	more, counts, err := convos.List(c.ctx, c.db, c.caller, filter, after, int(p.Limit), func(convo *convos.Convo) bool {
 		id := view.ID
 		showConvo(&view, convo)
 		if !answer.add(&view, shownBytes*(1+len(view.Members)/4)) {
@@ -32,6 +32,9 @@ func (h *handlers) GetConvos(c *call, p *mlsapi.GetConvosParams) error {
 	})
 	if err != nil {
 		return err
+	}
+	if err := h.Cursors.Keep(c.ctx, c.caller, counts); err != nil { // the next call counts again
+		h.log.DebugContext(c.ctx, "unread messages are counted again", "error", err)
 	}
 	out := &mlsapi.GetConvosOutput{}
 	if more {

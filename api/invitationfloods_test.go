@@ -5,8 +5,10 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,8 +16,10 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/await"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
 	"mlsd/people/quota"
 )
@@ -203,26 +207,98 @@ func TestSlowHomesOfReceipts(t *testing.T) {
 	waiting.Wait()
 }
 
-// Any number of services that do not answer, or do not exist, do not keep an invitation waiting whose
-// home has answered before.
+// queued inserts jobs for n homes, whose services and hosts the formats make of a number.
+func (w *world) queued(n int, service, host string) {
+	w.t.Helper()
+	w.exec(`
+		INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch,
+			domain, created_at, queued_at, next_attempt_at)
+		SELECT gen_random_uuid(), 'did:web:p.example.com', convert_to($2 || n, 'UTF8'), false, format($2, n), 'd', 1,
+			gen_random_uuid(), 'did:web:mallory.example.com', 1, format($3, n), now(), now(), now()
+		FROM generate_series(1, $1::int) AS n`, n, service, host)
+}
+
+// N5: any number of homes that do not answer, or do not exist, do not keep an invitation waiting,
+// whether its home has answered before or is new.
 func TestSilentHomesDelayNobody(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t, "did:web:mls.example.org")
+	here, there, beyond := worlds[0], worlds[1], worlds[2]
+	carol := beyond.user()
+	r.lives(carol, beyond)
+	fronts := r.open(here, there, beyond)
+	s := here.sender(nil)
+	alice.invites(there, bob)
+	here.deliver(s)
+	here.queued(10_000, "did:web:s%s.example.com", "s%s.example")
+	alice.invites(there, bob)
+	alice.invites(beyond, carol)
+	here.deliver(s)
+	if known, first := fronts[1].calls.Load(), fronts[2].calls.Load(); known != 2 || first != 1 {
+		t.Errorf("the known home got %d calls, want 2; the new one got %d, want 1", known, first)
+	}
+}
+
+// N5: the calls and the circuit of a host count all services there. Twenty services with 400
+// invitations have one host that does not answer: it has one call, and then none for a while.
+func TestSilentHostIsOneHome(t *testing.T) {
 	t.Parallel()
 	r, worlds, alice, bob := neighbours(t)
 	here, there := worlds[0], worlds[1]
 	at := r.open(here, there)[1]
+	var calls atomic.Int64
+	released := make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(a http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		<-released
+		a.WriteHeader(http.StatusBadGateway)
+	}))
+	t.Cleanup(silent.Close)
+	for i := range 20 {
+		did := syntax.DID(fmt.Sprintf("did:web:s%d.example.com", i+1))
+		r.others[did] = serviceauth.Service{DID: did, Endpoint: silent.URL, Domain: "silent.example"}
+		here.queued(20, did.String(), "silent.example")
+	}
+	here.exec(`UPDATE sent_invitations SET next_attempt_at = now() - interval '1 minute'
+		WHERE convert_from(ref, 'UTF8') = service || '1'`) // the first job of each service comes first
+	now := time.Now()
+	s := here.sender(func() time.Time { return now })
+	var round sync.WaitGroup
+	round.Go(func() { here.deliver(s) })
+	await.Until(t, "the silent host is called", func() bool { return calls.Load() > 0 })
+	alice.invites(there, bob)
+	second := make(chan struct{})
+	go func() { here.deliver(s); close(second) }()
+	await.Until(t, "the honest home gets its invitation", func() bool { return at.calls.Load() == 1 })
+	close(released)
+	round.Wait()
+	<-second
+	here.exec(`UPDATE sent_invitations SET next_attempt_at = now() WHERE state IN ('pending', 'sending')`)
+	here.deliver(s)
+	if n := calls.Load(); n != 1 {
+		t.Errorf("the silent host got %d calls, want 1", n)
+	}
+}
+
+// A service that has another host than when its invitation was recorded is called there, under the
+// places of that host.
+func TestHomeThatMoves(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t)
+	here, there := worlds[0], worlds[1]
+	at := r.open(here, there)[1]
+	alice.invites(there, bob)
+	here.exec(`UPDATE sent_invitations SET domain = NULL`) // as an earlier build writes it
 	s := here.sender(nil)
-	alice.invites(there, bob)
 	here.deliver(s)
-	here.exec(`
-		INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch,
-			created_at, queued_at, next_attempt_at)
-		SELECT gen_random_uuid(), 'did:web:p' || n || '.example.com', '\x00', false, 'did:web:s' || n || '.example.com', 'd',
-			1, gen_random_uuid(), 'did:web:mallory.example.com', 1, now(), now(), now()
-		FROM generate_series(1, 5000) AS n`)
-	alice.invites(there, bob)
+	moved := here.count(`SELECT count(*) FROM sent_invitations WHERE domain = 'example.net'`)
+	if n := at.calls.Load(); n != 0 || moved != 1 {
+		t.Errorf("%d calls, %d jobs of the new home", n, moved)
+	}
+	here.exec(`UPDATE sent_invitations SET next_attempt_at = now()`)
 	here.deliver(s)
-	if n := at.calls.Load(); n != 2 {
-		t.Errorf("the home got %d calls, want 2", n)
+	if n := at.calls.Load(); n != 1 {
+		t.Errorf("the home got %d calls, want 1", n)
 	}
 }
 

@@ -122,7 +122,7 @@ func (u *user) invitations(params ...string) mlsapi.GetInvitationsOutput {
 }
 
 // neighbours are two services that know each other, Alice of the first and Bob of the second.
-func neighbours(t *testing.T, more ...syntax.DID) (r *registry, worlds []*world, alice, bob *user) {
+func neighbours(t testing.TB, more ...syntax.DID) (r *registry, worlds []*world, alice, bob *user) {
 	t.Helper()
 	r, worlds = newRegistry(t, append([]syntax.DID{service, "did:web:mls.example.net"}, more...)...)
 	alice, bob = worlds[0].user(), worlds[1].user()

@@ -221,6 +221,7 @@ var methods = map[string]policy{
 	nsid.GetLogProof:           {answerMemory: answerSmall, expensive: true, cost: costHead},
 	nsid.GetMessages:           {answerMemory: answerPage, standby: true},
 	nsid.GetOwnKeyPackages:     {answerMemory: answerCounts},
+	nsid.GetPushKey:            {answerMemory: answerSmall},
 	nsid.GetReportKey:          {answerMemory: answerSmall},
 	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
 	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},

@@ -17,10 +17,10 @@ import (
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/features/network"
 	"mlsd/internal/mlstest"
-	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth"
 	"mlsd/mls"
 )
@@ -50,14 +50,15 @@ func (noServices) Home(_ context.Context, did syntax.DID, _ time.Duration) (home
 
 // registry are services that are worlds, and the records of people.
 type registry struct {
-	t      *testing.T
+	t      testing.TB
 	mu     sync.Mutex // guards the rest
 	worlds map[syntax.DID]*world
 	homes  map[syntax.DID]syntax.DID
-	fronts map[syntax.DID]*front     // of those that answer over HTTP
-	old    map[syntax.DID]syntax.DID // what is remembered of homes, and is no longer true
-	fails  error                     // of look-ups
-	asked  func()                    // is called when a home is looked up
+	fronts map[syntax.DID]*front              // of those that answer over HTTP
+	others map[syntax.DID]serviceauth.Service // services that are no worlds
+	old    map[syntax.DID]syntax.DID          // what is remembered of homes, and is no longer true
+	fails  error                              // of look-ups
+	asked  func()                             // is called when a home is looked up
 }
 
 // hanging are look-ups that do not end.
@@ -87,10 +88,10 @@ func (h *hanging) await(n int) {
 }
 
 // newRegistry returns worlds with these DIDs. They know each other.
-func newRegistry(t *testing.T, dids ...syntax.DID) (*registry, []*world) {
+func newRegistry(t testing.TB, dids ...syntax.DID) (*registry, []*world) {
 	t.Helper()
 	r := &registry{t: t, worlds: map[syntax.DID]*world{}, homes: map[syntax.DID]syntax.DID{},
-		fronts: map[syntax.DID]*front{}}
+		fronts: map[syntax.DID]*front{}, others: map[syntax.DID]serviceauth.Service{}}
 	var worlds []*world
 	for _, did := range dids {
 		w := newWorld(t, func(w *world) { w.self, w.services = did, r })
@@ -112,6 +113,8 @@ func (r *registry) Service(_ context.Context, did syntax.DID, _ time.Duration) (
 	switch {
 	case r.fails != nil:
 		return s, r.fails
+	case w == nil && r.others[did].DID == did:
+		return r.others[did], nil
 	case w == nil:
 		return s, serviceauth.ErrNoService
 	}
@@ -293,12 +296,10 @@ func TestReceiptsRefused(t *testing.T) {
 	refuse("of a service that the operator has not chosen", "InvalidReceipt", "has not chosen", refs, receipts)
 	here.trusts("all")
 
-	// The key that signed is retired: its receipts are refused.
-	rotated := there.rotate()
-	refuse("of a key that was retired", "InvalidReceipt", "has no key #mls_service_1", refs, receipts)
-	if signs, err := rotated.Keys(); err != nil || len(signs) != 1 || signs[0].ID != "#mls_service_2" {
-		t.Errorf("the keys now: %v, %v", signs, err)
-	}
+	// The key that signed has leaked and is gone: its receipts are refused.
+	signed := there.network.Keys()[0]
+	there.rotate(true)
+	refuse("of a key that is gone", "InvalidReceipt", "has no key "+signed.ID, refs, receipts)
 
 	// Used once, it is used.
 	refs, receipts = fresh(there, alice)
@@ -310,16 +311,6 @@ func TestReceiptsRefused(t *testing.T) {
 	if !strings.Contains(string(a.body), "has been consumed by another Welcome") {
 		t.Errorf("used twice: %s", a.body)
 	}
-}
-
-// rotate replaces the service's key at once.
-func (w *world) rotate() *network.Service {
-	w.t.Helper()
-	w.exec(`INSERT INTO log_keys (seed, public, created_at)
-		SELECT sha256(seed), sha256(public), clock_timestamp() FROM log_keys`)
-	w.exec(`UPDATE log_keys SET seed = NULL WHERE id = 1`)
-	w.server = w.boot()
-	return w.network
 }
 
 // A claim that is repeated gets the same receipts, byte for byte, and one without the parameter none.
@@ -337,6 +328,30 @@ func TestReceiptsOfAClaim(t *testing.T) {
 	plain := alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()).ok()
 	if strings.Contains(string(plain), "receipt") {
 		t.Errorf("not asked for: %s", plain)
+	}
+}
+
+// N10: receipts cost what they take, also those of a claim that is repeated.
+func TestReceiptsAreCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.rates.DID = api.Rate{PerSecond: 1e-6, Burst: 1000} })
+	alice := w.user()
+	params := []string{"idempotencyKey", "once"}
+	for range api.ReceiptsOfUnit + 1 {
+		bob := w.user()
+		bob.publish()
+		params = append(params, "dids", bob.did().String())
+	}
+	left := func() int {
+		t.Helper()
+		return number(t, alice.get(mlsapi.NSIDGetBlocks).header.Get("Ratelimit-Remaining"))
+	}
+	for _, when := range []string{"a claim", "its repetition"} {
+		before := left()
+		alice.get(mlsapi.NSIDGetKeyPackages, append(params, "receipts", "true")...).ok()
+		if cost, want := before-1-left(), 1+2; cost != want {
+			t.Errorf("%s: %d units, want %d", when, cost, want)
+		}
 	}
 }
 
@@ -469,12 +484,23 @@ func TestFindingHasARate(t *testing.T) {
 	find(bob).ok()
 }
 
-// The DID document has the service's keys under their numbers, and the one that signs also as #atproto:
-// other services verify its requests like those of an account. A new key signs after an hour, when
-// others have had the time to learn it.
+// rotate replaces the key of a world's service, as the command service-key does.
+func (w *world) rotate(leaked bool) {
+	w.t.Helper()
+	keys := must(network.Rotate(w.keyFile, leaked))(w)
+	if newest := must(w.keys.Sync(keys[0].Multikey))(w); newest != keys[0].Multikey {
+		w.t.Errorf("the newest key is %s, want %s", newest, keys[0].Multikey)
+	}
+}
+
+// N8: the DID document has the service's keys, and the one that signs also as #atproto: other
+// services verify its requests like those of an account. A new key signs at once. The one before
+// stays for the receipts that it has signed, unless it has leaked. None of them comes from the
+// database.
 func TestDIDDocumentHasTheServiceKeys(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	_, worlds := newRegistry(t, service, "did:web:mls.example.net")
+	w, taker := worlds[0], worlds[1]
 	document := func() map[string]string {
 		t.Helper()
 		page := w.answer(w.server, httptest.NewRequest(http.MethodGet, "/.well-known/did.json", nil)).ok()
@@ -483,25 +509,62 @@ func TestDIDDocumentHasTheServiceKeys(t *testing.T) {
 			VerificationMethod []struct{ ID, PublicKeyMultibase string }
 		}](t, page).VerificationMethod {
 			if _, id, _ := strings.Cut(m.ID, "#"); !strings.HasPrefix(id, "mlsd_log_") {
-				keys[id] = m.PublicKeyMultibase
+				keys["#"+id] = m.PublicKeyMultibase
 			}
 		}
 		return keys
 	}
-	first := document()
-	if len(first) != 2 || first["mls_service_1"] == "" || first["atproto"] != first["mls_service_1"] {
-		t.Errorf("one key: %v", first)
+	wantKeys := func(when string, all ...network.Key) {
+		t.Helper()
+		want := map[string]string{"#atproto": all[0].Multikey}
+		for _, k := range all {
+			want[k.ID] = k.Multikey
+		}
+		if got := document(); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
 	}
+	alice, bob := taker.user(), w.user()
+	worlds[0].services.(*registry).lives(bob, w)
+	c := alice.create()
+	invite := func() answer {
+		t.Helper()
+		bob.publish()
+		refs, receipts := alice.abroad(w, bob)
+		a := alice.post(mlsapi.NSIDAddMembers, alice.adding(c, bob, refs, receipts))
+		c = alice.create()
+		return a
+	}
+	first := w.network.Keys()[0]
+	wantKeys("one key", first)
+	bob.publish()
+	refs, receipts := alice.abroad(w, bob)
+	w.rotate(false)
+	second := w.network.Keys()[0]
+	wantKeys("two keys", second, first)
+	alice.post(mlsapi.NSIDAddMembers, alice.adding(c, bob, refs, receipts)).ok() // signed by the first
+	c = alice.create()
+	invite().ok()
+	w.rotate(true)
+	wantKeys("after a leak", w.network.Keys()[0])
+	invite().ok()
+
 	w.exec(`INSERT INTO log_keys (seed, public, created_at)
 		SELECT sha256(seed), sha256(public), clock_timestamp() FROM log_keys`)
 	w.server = w.boot()
-	second := document()
-	if len(second) != 3 || second["atproto"] != first["mls_service_1"] || second["mls_service_2"] == "" {
-		t.Errorf("with a new key: %v", second)
+	wantKeys("with another key of log heads", w.network.Keys()[0])
+
+	// A node whose file lacks the newest key signs nothing.
+	last := w.network.Keys()[0]
+	if _, err := w.keys.Sync(second.Multikey); !errors.Is(err, network.ErrNoKey) {
+		t.Errorf("a node without the recorded key: %v", err)
 	}
-	pgtest.Age(t, w.db, "log_keys", time.Hour)
-	w.server = w.boot()
-	if third := document(); third["atproto"] != second["mls_service_2"] {
-		t.Errorf("an hour later: %v", third)
+	if keys := document(); len(keys) != 0 {
+		t.Errorf("it publishes %v", keys)
 	}
+	bob.publish()
+	alice.at(w).get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String(), "receipts", "true").
+		fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+	must(w.keys.Sync(last.Multikey))(w)
+	invite().ok()
 }

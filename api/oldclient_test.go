@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/go-cmp/cmp"
 
 	"mlsd/api/mlsapi"
@@ -218,6 +219,80 @@ func (o *oldClient) departures(convo string, bob, carol *oldClient) {
 			t.Errorf("%v is still on the roster", did)
 		}
 	}
+}
+
+// Old clients notice nothing of roles, but for the better: their views and events are as before, a name
+// that another client has changed is where it was, and the convo goes on when its creator has left.
+func TestOldClientsUnderAdmins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, live)
+	alice, bob, carol, dave := w.old(), w.old(), w.old(), w.old()
+	convo := alice.creates(bob, dave)
+	events := bob.stream(url.Values{"cursor": {"0"}})
+	bob.joins(convo)
+	carol.publishes()
+	alice.adds(convo, carol)
+	bob.catchesUp(convo)
+	carol.joins(convo)
+	for _, o := range []*oldClient{bob, carol} {
+		o.call("sendMessage", o.draft(convo, "here")).ok()
+	}
+	removal := func() fields {
+		return fields{"convoId": convo, "targetDid": carol.did(),
+			"commit": oldText(must(bob.group.StageRemove(carol.did().String()))(w).Commit)}
+	}
+	bob.call("leaveConvo", removal()).fails(http.StatusForbidden, "NotPermitted", false)
+	bob.group.Discard()
+
+	// A newer client of alice's acts, and alice leaves.
+	name := "Family"
+	for nsid, in := range map[string]any{
+		mlsapi.NSIDPromoteAdmin: &mlsapi.PromoteAdminInput{ConvoID: convo, DID: carol.did()},
+		mlsapi.NSIDUpdateConvo:  &mlsapi.UpdateConvoInput{ConvoID: convo, Metadata: mlsapi.ConvoMetadata{Name: &name}},
+	} {
+		alice.post(nsid, in).ok()
+	}
+	alice.post(mlsapi.NSIDDemoteAdmin, &mlsapi.DemoteAdminInput{ConvoID: convo, DID: carol.did()}).ok()
+	alice.call("leaveConvo", fields{"convoId": convo}).ok()
+	view := bob.call("getConvos", fields{}).ok()["conversations"].([]any)[0].(fields)
+	if got := view["metadata"].(fields)["name"]; got != name || view["creator"] != alice.did().String() {
+		t.Errorf("bob's convo has the name %v and the creator %v", got, view["creator"])
+	}
+	if got := bob.admins(convo); !slices.Equal(got, []syntax.DID{bob.did()}) { // dave has accepted nothing
+		t.Fatalf("the admins are %v", got)
+	}
+	bob.call("leaveConvo", removal()).ok()
+	bob.applies()
+	carol.call("getMessages", fields{"convoId": convo}).fails(http.StatusForbidden, "NotMember", true)
+	bob.call("sendMessage", bob.draft(convo, "quiet here")).ok()
+	skipped := map[string]int{}
+	for messages := 0; messages < 3; {
+		e := events.event()
+		known, isKnown := frozenEvents[e.event]
+		if !isKnown {
+			skipped[e.event]++
+			continue
+		}
+		decodeFrozen(t, e.event, []byte(e.data), known)
+		if e.event == "messageEvent" {
+			messages++
+		}
+	}
+	if skipped["roleEvent"] != 3 || skipped["metadataEvent"] != 1 {
+		t.Errorf("bob has skipped %v", skipped)
+	}
+}
+
+// admins returns the admins of a convo, as a newer client of the person sees them.
+func (o *oldClient) admins(convo string) (admins []syntax.DID) {
+	o.w.t.Helper()
+	out := read[mlsapi.GetConvoOutput](o.w.t, o.get(mlsapi.NSIDGetConvo, "convoId", convo).ok())
+	for _, m := range out.Convo.Members {
+		if m.IsAdmin != nil && *m.IsAdmin {
+			admins = append(admins, m.DID)
+		}
+	}
+	return admins
 }
 
 // S12: an old client joins and confirms nothing. After the grace its Welcome can be fetched again,

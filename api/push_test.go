@@ -1,9 +1,14 @@
 package api_test
 
 import (
+	"bytes"
+	"crypto/ecdh"
+	"crypto/rand"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
 )
@@ -66,6 +71,46 @@ func TestRegisterPushTarget(t *testing.T) {
 	}
 	if n := w.count(`SELECT count(*) FROM push_targets`); n != 2 {
 		t.Errorf("%d targets", n)
+	}
+}
+
+// A browser asks for the service's key and subscribes with it. Without a key, both say so.
+func TestWebPush(t *testing.T) {
+	t.Parallel()
+	private, err := ecdh.P256().GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	point := private.PublicKey().Bytes()
+	browser := func() *mlsapi.RegisterPushTargetInput {
+		return &mlsapi.RegisterPushTargetInput{DeviceID: "browser", Kind: "webpush", URL: text("https://push.example.com/1"),
+			P256dh: point, Auth: []byte("0123456789abcdef"), Muted: []string{uuid.NewString()}}
+	}
+	bob := newWorld(t).user()
+	bob.get(mlsapi.NSIDGetPushKey).fails(http.StatusBadRequest, mlsapi.ErrPushDisabled)
+	bob.post(mlsapi.NSIDRegisterPushTarget, browser()).fails(http.StatusBadRequest, mlsapi.ErrInvalidPushTarget)
+
+	alice := newWorld(t, func(w *world) { w.vapid = point }).user()
+	if got := read[mlsapi.GetPushKeyOutput](t, alice.get(mlsapi.NSIDGetPushKey).ok()).PublicKey; !bytes.Equal(got, point) {
+		t.Errorf("the key %x, want %x", got, point)
+	}
+	out := read[mlsapi.RegisterPushTargetOutput](t, alice.post(mlsapi.NSIDRegisterPushTarget, browser()).ok())
+	if out.State == nil || *out.State != "active" || out.Secret != nil {
+		t.Errorf("%+v", out)
+	}
+	for want, change := range map[string]func(*mlsapi.RegisterPushTargetInput){
+		"a url, p256dh and auth": func(in *mlsapi.RegisterPushTargetInput) { in.URL = nil },
+		"auth must have":         func(in *mlsapi.RegisterPushTargetInput) { in.Auth = nil },
+		"p256dh must be":         func(in *mlsapi.RegisterPushTargetInput) { in.P256dh = nil },
+		"muted[0]":               func(in *mlsapi.RegisterPushTargetInput) { in.Muted = []string{"the family"} },
+		"has a url, webpush":     func(in *mlsapi.RegisterPushTargetInput) { in.Kind = "webhook" },
+	} {
+		in := browser()
+		change(in)
+		message := alice.post(mlsapi.NSIDRegisterPushTarget, in).fails(http.StatusBadRequest, mlsapi.ErrInvalidPushTarget)
+		if !strings.Contains(message, want) {
+			t.Errorf("%s, want %q", message, want)
+		}
 	}
 }
 

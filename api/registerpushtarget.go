@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/lexcodec"
@@ -39,12 +41,20 @@ func (h *handlers) RegisterPushTarget(c *call, in *mlsapi.RegisterPushTargetInpu
 	})
 }
 
-// pushTarget reads the fields of the target's kind. It refuses fields of the other kind.
+// pushTarget reads the fields of the target's kind. It refuses fields of another kind.
 func pushTarget(c *call, in *mlsapi.RegisterPushTargetInput) (push.Target, error) {
-	t := push.Target{DID: c.caller, DeviceID: in.DeviceID, Kind: push.Kind(in.Kind)}
+	t := push.Target{DID: c.caller, DeviceID: in.DeviceID, Kind: push.Kind(in.Kind), P256dh: in.P256dh, Auth: in.Auth}
+	for i, text := range in.Muted {
+		convo, err := uuid.Parse(text)
+		if err != nil {
+			return t, named(mlsapi.ErrInvalidPushTarget, fmt.Sprintf("muted[%d] is not the id of a convo", i))
+		}
+		t.Muted = append(t.Muted, convo)
+	}
 	apns := in.Token != nil || in.Topic != nil || in.Environment != nil
+	keys := in.P256dh != nil || in.Auth != nil
 	switch {
-	case t.Kind == push.KindAPNs && in.URL == nil:
+	case t.Kind == push.KindAPNs && in.URL == nil && !keys:
 		t.Environment = push.Production
 		for field, value := range map[*string]*string{&t.Address: in.Token, &t.Topic: in.Topic,
 			&t.Environment: in.Environment} {
@@ -52,10 +62,11 @@ func pushTarget(c *call, in *mlsapi.RegisterPushTargetInput) (push.Target, error
 				*field = *value
 			}
 		}
-	case t.Kind == push.KindWebhook && in.URL != nil && !apns:
+	case in.URL != nil && !apns && (t.Kind == push.KindWebhook && !keys || t.Kind == push.KindWebPush):
 		t.Address = *in.URL
-	case t.Kind == push.KindAPNs, t.Kind == push.KindWebhook:
-		return t, named(mlsapi.ErrInvalidPushTarget, "a webhook has a url, and APNs a token, a topic and an environment")
+	case t.Kind == push.KindAPNs, t.Kind == push.KindWebhook, t.Kind == push.KindWebPush:
+		return t, named(mlsapi.ErrInvalidPushTarget, "a webhook has a url, webpush a url, p256dh and auth, and APNs a "+
+			"token, a topic and an environment")
 	}
 	return t, nil
 }

@@ -75,7 +75,7 @@ func (scalingPage) number(t *testing.T, text string) float64 {
 }
 
 // expect fails the test if the page says something else than is true.
-func (p scalingPage) expect(t *testing.T, what string, said, is, tolerance float64) {
+func (p scalingPage) expect(t testing.TB, what string, said, is, tolerance float64) {
 	t.Helper()
 	if math.Abs(said-is) > tolerance {
 		t.Errorf("%s says of %s: %g; it is %.4g", scalingName, what, said, is)

@@ -13,6 +13,7 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
+	"mlsd/convos"
 	"mlsd/features/erasure"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/serviceauth/authtest"
@@ -249,7 +250,7 @@ func TestSessionsEndWithTheirAccount(t *testing.T) {
 	for name, happens := range map[string]func(*world, *user){
 		"block": func(w *world, u *user) {
 			w.block(u)
-			if _, err := accounts.NewStore(0).Unblock(w.t.Context(), w.db, u.did()); err != nil {
+			if _, err := accounts.NewStore(0, convos.HandOver).Unblock(w.t.Context(), w.db, u.did()); err != nil {
 				w.t.Fatal(err)
 			}
 			w.readAccounts()
@@ -263,8 +264,8 @@ func TestSessionsEndWithTheirAccount(t *testing.T) {
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			if _, _, err := erasure.NewStore(accounts.NewStore(0)).Begin(w.t.Context(), tx, u.did(), erasure.ByAccount,
-				"test"); err != nil {
+			jobs := erasure.NewStore(accounts.NewStore(0, convos.HandOver))
+			if _, _, err := jobs.Begin(w.t.Context(), tx, u.did(), erasure.ByAccount, "test"); err != nil {
 				w.t.Fatal(err)
 			}
 			if err := tx.Commit(w.t.Context()); err != nil {

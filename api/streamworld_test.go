@@ -204,7 +204,7 @@ func (u *user) ticket() string {
 
 // socket is a WebSocket whose peer is the test.
 type socket struct {
-	t      *testing.T
+	t      testing.TB
 	ws     *websocket.Conn
 	pinged chan struct{} // gets a value for each ping that the client answers, if there is room
 }
@@ -266,7 +266,7 @@ func (k *socket) wants(header, body map[string]any) {
 }
 
 // encoded is a frame as another implementation of DAG-CBOR writes it.
-func encoded(t *testing.T, header, body map[string]any) []byte {
+func encoded(t testing.TB, header, body map[string]any) []byte {
 	t.Helper()
 	var frame []byte
 	for _, part := range []map[string]any{header, body} {
@@ -371,7 +371,7 @@ type sent struct{ event, id, data, retry, comment string }
 
 // reader reads server-sent events.
 type reader struct {
-	t     *testing.T
+	t     testing.TB
 	resp  *http.Response
 	lines *bufio.Reader
 }
@@ -478,7 +478,7 @@ func (w *world) events() (*events.Hub, func(), messages.Option) {
 }
 
 // object decodes JSON without a type.
-func object(t *testing.T, text string) (v map[string]any) {
+func object(t testing.TB, text string) (v map[string]any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		t.Fatalf("%q: %v", text, err)

@@ -36,11 +36,7 @@ func (s *Server) didDocument(c echo.Context) error {
 		methods = append(methods,
 			method{ID: did + "#mlsd_log_" + strconv.Itoa(int(k.ID)), Type: "Multikey", Controller: did, Key: k.Multikey})
 	}
-	keys, err := s.cfg.Network.Keys()
-	if err != nil {
-		return err
-	}
-	for _, k := range keys {
+	for _, k := range s.cfg.Network.Keys() {
 		methods = append(methods, method{ID: did + k.ID, Type: "Multikey", Controller: did, Key: k.Multikey})
 		if k.Signs {
 			methods = append(methods, method{ID: did + "#atproto", Type: "Multikey", Controller: did, Key: k.Multikey})

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -64,7 +65,7 @@ const service = "did:web:mls.example.com"
 type world struct {
 	heads     *transparency.Service // of the newest node
 	network   *network.Service      // of the newest node
-	t         *testing.T
+	t         testing.TB
 	db        *pgxpool.Pool
 	faults    *failpoint.Set
 	directory *authtest.Directory
@@ -74,6 +75,7 @@ type world struct {
 	from      string            // address and port of the clients; "": those of httptest
 	messages  *messages.Log     // of the node that was booted last
 	store     attachments.Store // of the nodes; nil: one is made
+	vapid     []byte            // the nodes' public key for Web Push
 	noStore   bool
 	retention time.Duration        // of attachments, for the sweeper
 	lease     time.Duration        // of completions; 0: an hour
@@ -99,12 +101,14 @@ type world struct {
 	quotas    *quota.Counter   // of the node that was booted last
 	mode      accounts.Mode    // ""; the server has no gate
 	gate      *accounts.Gate
-	clock     func() time.Time    // of sessions; nil: the real one
-	ownClock  bool                // the database's clock can be set (pgtest.NewClock)
-	sessions  *sessions.Service   // of the node that was booted last
-	self      syntax.DID          // the service's DID
-	services  network.Services    // of the node that is booted next; nil: there are no other services
-	trust     *network.Trust      // of the node that is booted next; nil: all services
+	clock     func() time.Time  // of sessions; nil: the real one
+	ownClock  bool              // the database's clock can be set (pgtest.NewClock)
+	sessions  *sessions.Service // of the node that was booted last
+	self      syntax.DID        // the service's DID
+	services  network.Services  // of the node that is booted next; nil: there are no other services
+	trust     *network.Trust    // of the node that is booted next; nil: all services
+	keys      *network.Keys     // with which nodes sign for other services
+	keyFile   string
 	servers   *pgtest.Pair        // the database's, if it has a standby; else nil
 	reads     *standby.Reads      // of the node that is booted next; nil: it reads from the primary
 	operator  *reports.PrivateKey // of the node that is booted next; nil: it takes no reports
@@ -131,7 +135,7 @@ func (s *served) take() []requests.Request {
 	return all
 }
 
-func newWorld(t *testing.T, changes ...func(*world)) *world {
+func newWorld(t testing.TB, changes ...func(*world)) *world {
 	t.Helper()
 	w := &world{
 		t: t, self: service, services: noServices{},
@@ -168,7 +172,7 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 // within is the world as one of its subtests sees it. What the subtest changes of it, such as the
 // limits of the next node, is not changed for the others. They share the database, so a subtest
 // that ages rows or counts those of all runs alone.
-func (w *world) within(t *testing.T) *world {
+func (w *world) within(t testing.TB) *world {
 	inner := *w
 	inner.t = t
 	return &inner
@@ -216,7 +220,12 @@ func (w *world) boot() *api.Server {
 	if w.trust == nil {
 		w.trust = new(must(network.ParseTrust("all"))(w))
 	}
-	w.network = network.New(network.Config{DID: w.self, Services: w.services, Seeds: heads.Seeds, Trust: *w.trust,
+	if w.keys == nil {
+		w.keyFile = filepath.Join(w.t.TempDir(), "service.key")
+		w.keys = network.KeysAt(w.keyFile)
+		must(w.keys.Sync(""))(w)
+	}
+	w.network = network.New(network.Config{DID: w.self, Services: w.services, Keys: w.keys, Trust: *w.trust,
 		AllowLoopback: true})
 	server, err = api.New(complete(api.Config{
 		Attachments: w.newAttachments(writes, log), AttachmentDeleted: w.deleted,
@@ -225,10 +234,11 @@ func (w *world) boot() *api.Server {
 		Signals:  w.signals,
 		Quotas:   w.quotas,
 		Gate:     gate,
-		Erasures: erasure.NewStore(accounts.NewStore(0)),
+		Erasures: erasure.NewStore(accounts.NewStore(0, convos.HandOver)),
 		Answered: w.answered(log),
 		Tickets:  w.tickets, Events: w.hub, Committed: committed,
-		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates,
+		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Rates: w.rates,
+		Push:       push.Policy{Webhooks: true, WebPush: w.vapid},
 		Proxies:    w.proxies,
 		ServiceDID: w.self,
 		PublicURL:  "https://mls.example.com", Version: "test",
@@ -351,7 +361,7 @@ func (u *user) did() syntax.DID { return u.Identity.DID }
 
 // answer is the server's answer.
 type answer struct {
-	t      *testing.T
+	t      testing.TB
 	status int
 	header http.Header
 	body   []byte
@@ -451,7 +461,7 @@ func (a answer) replays(first answer) {
 }
 
 // read decodes an answer.
-func read[T any](t *testing.T, body []byte) T {
+func read[T any](t testing.TB, body []byte) T {
 	t.Helper()
 	var v T
 	if err := json.Unmarshal(body, &v); err != nil {
@@ -474,7 +484,7 @@ func encode(in any) []byte {
 
 func newKey() *string { return text(uuid.Must(uuid.NewV7()).String()) }
 
-func newGroup(t *testing.T) []byte {
+func newGroup(t testing.TB) []byte {
 	t.Helper()
 	group := make([]byte, 16)
 	if _, err := rand.Read(group); err != nil {

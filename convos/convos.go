@@ -90,8 +90,8 @@ type Convo struct {
 	Request       bool          // the reader has not accepted the convo
 	Admin         bool          // the reader is an admin
 	InvitedBy     *syntax.DID   // who added the reader last; nil if the reader created the convo, or if it is not known
-	// Unread counts the application messages by other members after the reader's cursor. It counts
-	// at most 100, among the next 1,000 entries.
+	// Unread counts the application messages by other members after the reader's cursor, up to 100.
+	// If more than 1,000 entries are to be read, each call of List counts 1,000 of them further.
 	Unread int64
 }
 

@@ -260,7 +260,7 @@ func TestListPages(t *testing.T) {
 		for after, more := uuid.Nil, true; more; {
 			n := 0
 			var err error
-			more, err = convos.List(t.Context(), f.db, alice, convos.All, after, limit, func(c *convos.Convo) bool {
+			more, _, err = convos.List(t.Context(), f.db, alice, convos.All, after, limit, func(c *convos.Convo) bool {
 				n++
 				got, after = append(got, c.ID), c.ID
 				return true
@@ -328,7 +328,7 @@ func TestListTouchesThePage(t *testing.T) {
 		c, m, e := touched()
 		n := 0
 		var err error
-		more, err = convos.List(t.Context(), tx, alice, convos.All, after, limit, func(c *convos.Convo) bool {
+		more, _, err = convos.List(t.Context(), tx, alice, convos.All, after, limit, func(c *convos.Convo) bool {
 			if c.ID != f.id && (c.Unread != 100 || len(c.Members) != members || c.Members[0].DID != alice) {
 				t.Errorf("listed %+v", c)
 			}

@@ -105,7 +105,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, v.level, n.Key,
 		people, invited.Requests).QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })
 	outbox.Queue(batch, id, joined(n.Creator, epoch, people, invited.Requests)...)
-	batch.Queue(selectConvos, n.Creator, id, id, 1, All).Query(func(rows pgx.Rows) error {
+	batch.Queue(selectConvos, n.Creator, id, id, 1, All, unreadMost, unreadEntries).Query(func(rows pgx.Rows) error {
 		all, err := pgx.CollectRows(rows, scanConvo)
 		if len(all) > 0 {
 			created = all[0]

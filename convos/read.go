@@ -24,7 +24,7 @@ var selectConvos string
 
 // Get returns a convo to one of its members. Errors: ErrNotFound, ErrNotMember.
 func Get(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.DID) (Convo, error) {
-	rows := pgpool.Rows(ctx, q, selectConvos, reader, convo, convo, 1, All)
+	rows := pgpool.Rows(ctx, q, selectConvos, reader, convo, convo, 1, All, unreadMost, unreadEntries)
 	c, err := pgx.CollectExactlyOneRow(rows, scanConvo)
 	if errors.Is(err, pgx.ErrNoRows) {
 		_, err = Authorise(ctx, q, convo, reader) // tells a former member from a non-member
@@ -47,35 +47,38 @@ const (
 
 // List calls yield with the convos of which reader is a member and that filter selects, newest
 // first. It starts with the first convo older than after, or with the newest convo if after is
-// uuid.Nil. It yields at most limit convos, and returns whether there are more. yield must not keep
-// the convo. If yield returns false, the page ends before that convo. If List fails, the caller
-// discards what yield has received.
+// uuid.Nil. It yields at most limit convos, and returns whether there are more, and counts that are
+// worth keeping (Cursors.Keep). yield must not keep the convo. If yield returns false, the page ends
+// before that convo. If List fails, the caller discards what yield has received.
 func List(
 	ctx context.Context, q pgpool.Queryer, reader syntax.DID, filter Filter, after uuid.UUID, limit int,
 	yield func(*Convo) bool,
-) (more bool, err error) {
+) (more bool, counts []Counted, err error) {
 	newest := uuid.Max
 	if after != uuid.Nil {
 		newest = predecessor(after)
 	}
-	rows, err := q.Query(ctx, selectConvos, reader, uuid.Nil, newest, limit, filter)
+	rows, err := q.Query(ctx, selectConvos, reader, uuid.Nil, newest, limit, filter, unreadMost, unreadEntries)
 	if err != nil {
-		return false, fmt.Errorf("list convos: %w", err)
+		return false, nil, fmt.Errorf("list convos: %w", err)
 	}
 	defer rows.Close()
 	var s scan
 	for rows.Next() {
 		if err := s.row(rows); err != nil {
-			return false, fmt.Errorf("list convos: %w", err)
+			return false, nil, fmt.Errorf("list convos: %w", err)
+		}
+		if s.counted.to-s.known > unreadKept {
+			counts = append(counts, s.counted)
 		}
 		if !yield(&s.Convo) {
-			return true, nil
+			return true, counts, nil
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return false, fmt.Errorf("list convos: %w", err)
+		return false, nil, fmt.Errorf("list convos: %w", err)
 	}
-	return s.more, nil
+	return s.more, counts, nil
 }
 
 // predecessor returns the largest id that is smaller than id.
@@ -92,9 +95,11 @@ func predecessor(id uuid.UUID) uuid.UUID {
 // scan reads rows of selectConvos. Each row reuses the memory of the row before.
 type scan struct {
 	Convo
-	more   bool
-	joined []time.Time
-	admins []bool
+	more    bool
+	joined  []time.Time
+	admins  []bool
+	counted Counted
+	known   int64 // the entry behind which the count went on
 }
 
 func scanConvo(row pgx.CollectableRow) (Convo, error) {
@@ -111,9 +116,14 @@ func (s *scan) row(row pgx.CollectableRow) error {
 	err := row.Scan(&s.ID, &s.GroupID, &s.Creator, &suite, &s.Epoch, &s.CreatedAt, &s.CommitLevel, &s.LastMessageAt,
 		&s.Name,
 		&s.Description, &s.LastSeq, &s.ClosedAt, &s.Successor, &s.SuccessorID, &s.PredecessorID,
-		&s.Unread, &s.Request, &s.InvitedBy, &dids, &s.joined, &s.admins, &s.Admin, &s.more)
+		&s.Request, &s.InvitedBy, &dids, &s.joined, &s.admins, &s.Admin, &s.more,
+		&s.counted.from, &s.known, &s.counted.to, &s.counted.n)
 	if err != nil {
 		return err
+	}
+	s.counted.convo, s.Unread = s.ID, s.counted.n
+	if s.Unread < unreadMost { // the count ended with the log, or with unreadEntries
+		s.counted.to = min(s.LastSeq, s.known+unreadEntries)
 	}
 	s.CipherSuite = mls.CipherSuite(suite)
 	s.Members = slices.Grow(s.Members[:0], len(s.joined))

@@ -169,7 +169,7 @@ func ResetConvo(ctx context.Context, tx pgx.Tx, r Reset) (opened Convo, err erro
 	if err := keepGroup(ctx, tx, id, next.epoch, n.judged.verdict.group, r.GroupInfo); err != nil {
 		return opened, err
 	}
-	rows := pgpool.Rows(ctx, tx, selectConvos, r.Caller, id, id, 1, All)
+	rows := pgpool.Rows(ctx, tx, selectConvos, r.Caller, id, id, 1, All, unreadMost, unreadEntries)
 	opened, err = pgx.CollectExactlyOneRow(rows, scanConvo)
 	return opened, errs.Wrap(err, "read the successor")
 }

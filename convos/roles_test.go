@@ -8,10 +8,12 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/convos"
 	"mlsd/messages"
+	"mlsd/people/accounts"
 )
 
 // admins returns the admins, as by sees them.
@@ -78,18 +80,25 @@ func TestRoles(t *testing.T) {
 			t.Errorf("step %d: admins (-want +got):\n%s", i, diff)
 		}
 	}
-	var told []string
-	rows, err := f.db.Query(t.Context(), `SELECT did || ' ' || (detail->>'change') || ' by ' || (detail->>'by') FROM outbox
+	want := []string{"did:plc:bob promoted by did:plc:alice", "did:plc:alice demoted by did:plc:bob",
+		"did:plc:alice promoted by did:plc:bob"}
+	f.tells(t, want...)
+}
+
+// tells checks which changes of roles the members are told, in order.
+func (f *fixture) tells(t *testing.T, want ...string) {
+	t.Helper()
+	rows, err := f.db.Query(t.Context(), `
+		SELECT did || ' ' || (detail->>'change') || ' by ' || coalesce(detail->>'by', 'the server') FROM outbox
 		WHERE kind = 11 ORDER BY id`)
-	if err == nil {
-		told, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"did:plc:bob promoted by did:plc:alice", "did:plc:alice demoted by did:plc:bob",
-		"did:plc:alice promoted by did:plc:bob"}
-	if diff := cmp.Diff(want, told); diff != "" {
+	told, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, told, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
@@ -140,6 +149,140 @@ func TestAdminsLeaveAtOnce(t *testing.T) {
 	}
 }
 
+// refusal is how the service comes to refuse a person, and back.
+type refusal struct {
+	name  string
+	begin func(t *testing.T, s *accounts.Store, tx pgx.Tx, did syntax.DID) error
+	end   func(t *testing.T, s *accounts.Store, tx pgx.Tx, did syntax.DID) error
+}
+
+// stated is a statement of the network about an account.
+func stated(status accounts.Status, seq int64) func(*testing.T, *accounts.Store, pgx.Tx, syntax.DID) error {
+	return func(t *testing.T, s *accounts.Store, tx pgx.Tx, did syntax.DID) error {
+		_, err := s.SetStatus(t.Context(), tx, "relay", []accounts.Change{{DID: did, Status: status, Seq: seq}})
+		return err
+	}
+}
+
+var refusals = []refusal{
+	{"taken down", stated(accounts.TakenDown, 1), stated(accounts.Active, 2)},
+	{"deactivated", stated(accounts.Deactivated, 1), stated(accounts.Active, 2)},
+	{"suspended", stated(accounts.Suspended, 1), stated(accounts.Active, 2)},
+	{"deleted", stated(accounts.Deleted, 1), stated(accounts.Active, 2)},
+	{"blocked by an operator", func(t *testing.T, s *accounts.Store, tx pgx.Tx, did syntax.DID) error {
+		return s.Block(t.Context(), tx, did, "olga", "spam")
+	}, func(t *testing.T, s *accounts.Store, tx pgx.Tx, did syntax.DID) error {
+		_, err := s.Unblock(t.Context(), tx, did)
+		return err
+	}},
+}
+
+// When the last admin is refused, the member who has been there longest is admin, in the same
+// transaction. The admin who comes back has its role still.
+func TestHandOverFromARefusedAdmin(t *testing.T) {
+	t.Parallel()
+	store := accounts.NewStore(0, convos.HandOver)
+	for _, r := range refusals {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.do(t, func(tx pgx.Tx) error {
+				_, err := convos.Add(t.Context(), tx, f.addition(t, alice, 1, carol))
+				return err
+			})
+			undone := errors.New("undone")
+			err := pgx.BeginFunc(t.Context(), f.db, func(tx pgx.Tx) error {
+				return errors.Join(r.begin(t, store, tx, alice), undone)
+			})
+			if !errors.Is(err, undone) {
+				t.Fatal(err)
+			}
+			f.tells(t)
+			for range 2 { // again: nothing more happens
+				f.do(t, func(tx pgx.Tx) error { return r.begin(t, store, tx, alice) })
+				if diff := cmp.Diff([]syntax.DID{alice, bob}, f.admins(t, bob)); diff != "" {
+					t.Errorf("admins (-want +got):\n%s", diff)
+				}
+			}
+			if err := f.change(t, bob, bob, false); !errors.Is(err, convos.ErrLastAdmin) {
+				t.Errorf("the only admin who is served demotes itself: %v", err)
+			}
+			f.do(t, func(tx pgx.Tx) error { return r.end(t, store, tx, alice) })
+			if err := f.change(t, alice, bob, false); err != nil {
+				t.Errorf("an admin who has come back: %v", err)
+			}
+			f.tells(t, "did:plc:bob promoted by the server", "did:plc:bob demoted by did:plc:alice")
+		})
+	}
+}
+
+// An heir is a member whom the service serves, and has accepted the convo if anybody has.
+func TestHeirs(t *testing.T) {
+	t.Parallel()
+	store := accounts.NewStore(0, convos.HandOver)
+	f := newFixture(t)
+	f.do(t, func(tx pgx.Tx) error {
+		_, err := convos.Add(t.Context(), tx, f.addition(t, alice, 1, carol))
+		return err
+	})
+	refuse := func(did syntax.DID) {
+		t.Helper()
+		f.do(t, func(tx pgx.Tx) error { return store.Block(t.Context(), tx, did, "olga", "spam") })
+	}
+	refuse(bob)
+	f.tells(t)
+	if err := f.leave(t, alice); err != nil {
+		t.Fatal(err)
+	}
+	f.tells(t, "did:plc:carol promoted by the server")
+	refuse(carol) // nobody is left to be an admin
+	f.tells(t, "did:plc:carol promoted by the server")
+	sweep := convos.SweepRoles(f.db)[1]
+	swept := func(want int64) {
+		t.Helper()
+		if n, more, err := sweep.Batch(t.Context()); n != want || more || err != nil {
+			t.Errorf("swept %d, more %t, %v", n, more, err)
+		}
+	}
+	swept(0)
+	f.do(t, func(tx pgx.Tx) error {
+		_, err := store.Unblock(t.Context(), tx, bob)
+		return err
+	})
+	swept(1)
+	swept(0)
+	f.tells(t, "did:plc:carol promoted by the server", "did:plc:bob promoted by the server")
+}
+
+// Admins who leave and are refused at once, again and again: an admin who is served stays.
+func TestAdminsAreRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	store := accounts.NewStore(0, convos.HandOver)
+	for range 5 {
+		f := newFixture(t)
+		f.do(t, func(tx pgx.Tx) error {
+			_, err := convos.Add(t.Context(), tx, f.addition(t, alice, 1, carol))
+			return err
+		})
+		if err := f.change(t, alice, bob, true); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for _, did := range []syntax.DID{alice, bob} {
+			all.Go(func() {
+				if err := store.Block(t.Context(), f.db, did, "olga", "spam"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if diff := cmp.Diff([]syntax.DID{alice, bob, carol}, f.admins(t, carol)); diff != "" {
+			t.Fatalf("admins (-want +got):\n%s", diff)
+		}
+		f.tells(t, "did:plc:bob promoted by did:plc:alice", "did:plc:carol promoted by the server")
+	}
+}
+
 // A server without admins lets a creator leave, and a newer one hands over.
 func TestHandOverAfterAnOlderServer(t *testing.T) {
 	t.Parallel()
@@ -152,13 +295,14 @@ func TestHandOverAfterAnOlderServer(t *testing.T) {
 	if got := f.admins(t, bob); got != nil {
 		t.Fatalf("admins before: %v", got)
 	}
-	if n, more, err := convos.SweepRoles(f.db).Batch(t.Context()); n != 1 || more || err != nil {
+	sweep := convos.SweepRoles(f.db)[0]
+	if n, more, err := sweep.Batch(t.Context()); n != 1 || more || err != nil {
 		t.Errorf("swept %d, more %t, %v", n, more, err)
 	}
 	if diff := cmp.Diff([]syntax.DID{bob}, f.admins(t, bob)); diff != "" {
 		t.Errorf("admins (-want +got):\n%s", diff)
 	}
-	if n, _, err := convos.SweepRoles(f.db).Batch(t.Context()); n != 0 || err != nil {
+	if n, _, err := sweep.Batch(t.Context()); n != 0 || err != nil {
 		t.Errorf("swept again: %d, %v", n, err)
 	}
 }

@@ -3,15 +3,19 @@
 -- $1 convo, $2 DIDs
 --
 -- A Welcome counts if it leads into the epoch of the commit that added the person, or into a later
--- epoch. joined_seq is the seq of the last commit that added the person.
+-- epoch. joined_seq is the seq of the last commit that added the person. No index has a person's
+-- entries by seq. So the statement reads all of them, if these are few, and otherwise the entries
+-- since joined_seq.
 SELECT m.did,
     EXISTS (SELECT FROM welcomes w
         WHERE w.convo_id = $1 AND w.recipient_did = m.did AND w.epoch >= stay.epoch) AS invited,
     EXISTS (SELECT FROM welcomes w
         WHERE w.convo_id = $1 AND w.recipient_did = m.did AND w.epoch >= stay.epoch AND w.state = 'consumed' AND NOT w.silent)
     OR m.cursor_seq > m.joined_seq
-    OR EXISTS (SELECT FROM messages e
-        WHERE e.convo_id = $1 AND e.sender_did = m.did AND e.kind <> 3 AND e.seq > m.joined_seq)
+    OR (SELECT CASE WHEN count(*) < 1000 THEN coalesce(bool_or(seq > m.joined_seq), false) ELSE EXISTS (
+            SELECT FROM (SELECT sender_did, kind FROM messages WHERE convo_id = $1 AND seq > m.joined_seq ORDER BY seq OFFSET 0) since
+            WHERE since.sender_did = m.did AND since.kind <> 3) END
+        FROM (SELECT seq FROM messages WHERE convo_id = $1 AND sender_did = m.did AND kind <> 3 LIMIT 1000) own)
     OR EXISTS (SELECT FROM messages e
         WHERE e.convo_id = $1 AND e.sender_did = m.did AND e.kind = 3 AND e.epoch > stay.epoch) AS joined,
     (SELECT max(w.grace_expires_at) FROM welcomes w

@@ -38,8 +38,7 @@ type record struct {
 // row-level security.
 const asCaller = `
 	SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true),
-		set_config('role', coalesce((SELECT rolname FROM pg_roles WHERE rolname = 'mlsd_app' AND pg_has_role(oid, 'MEMBER')),
-			'none'), true)`
+		set_config('role', CASE WHEN pg_has_role(to_regrole('mlsd_app'), 'MEMBER') THEN 'mlsd_app' ELSE 'none' END, true)`
 
 // reserve inserts the record without its answer, and reports whether the key was free. The unique
 // index makes a concurrent request with the same key wait here, at most for the session's

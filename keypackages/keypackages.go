@@ -159,5 +159,6 @@ type Foreign struct {
 	Recipient
 	CipherSuite mls.CipherSuite
 	Service     syntax.DID
-	LastResort  bool // any number of Welcomes can name it
+	Domain      string // registered domain of the service's host
+	LastResort  bool   // any number of Welcomes can name it
 }

@@ -1,33 +1,29 @@
 -- Deletes old application messages from the beginnings of logs, and raises the floors of these
--- logs. Returns how many messages it deleted, and the convos that may have more old messages.
--- Convos that the statement did not reach come first.
+-- logs. Returns how many messages it deleted, and the convos that have more old messages.
 --
 -- $1 convos, $2 the time before which a message is old
--- $3 the largest number of entries in one transaction, $4 the largest number in one convo
--- $5 whether to delete only entries whose leaves are in log_tiles
+-- $3 the largest number of entries in one convo
+-- $4 whether to delete only entries whose leaves are in log_tiles
 --
 -- The floor passes an entry only if all entries before it are old too. If the clock was set back, a
 -- log has a younger entry before an older entry. The floor then stays before the younger entry
 -- until both are old.
 WITH old AS MATERIALIZED (
-	SELECT c.id AS convo_id, c.ord, coalesce(f.seq, 0) AS floor, entry.seq
-	FROM unnest($1::uuid[]) WITH ORDINALITY AS c (id, ord)
+	SELECT c.id AS convo_id, coalesce(f.seq, 0) AS floor, entry.seq
+	FROM unnest($1::uuid[]) AS c (id)
 	LEFT JOIN LATERAL (SELECT seq FROM log_floors WHERE convo_id = c.id LIMIT 1) f ON true
 	CROSS JOIN LATERAL (
 		SELECT seq FROM (
 			SELECT seq, bool_and(created_at < $2) OVER (ORDER BY seq) AS old
 			FROM messages
-			WHERE convo_id = c.id AND seq > coalesce(f.seq, 0) AND (NOT $5 OR seq <= (
+			WHERE convo_id = c.id AND seq > coalesce(f.seq, 0) AND (NOT $4 OR seq <= (
 				SELECT n * 256 + octet_length(hashes) / 32 FROM log_tiles WHERE convo_id = c.id AND level = 0 ORDER BY n DESC LIMIT 1
 			))
-			ORDER BY seq LIMIT $4
+			ORDER BY seq LIMIT $3
 		) entries WHERE old
 	) entry
-	LIMIT $3
 ), passed AS MATERIALIZED (
-	SELECT convo_id, ord, floor, max(seq) AS upto, count(*) AS n FROM old GROUP BY convo_id, ord, floor
-), total AS MATERIALIZED (
-	SELECT sum(n) AS n, max(ord) AS last FROM passed
+	SELECT convo_id, floor, max(seq) AS upto FROM old GROUP BY convo_id, floor
 ), gone AS (
 	DELETE FROM messages m USING passed p
 	WHERE m.convo_id = p.convo_id AND m.seq > p.floor AND m.seq <= p.upto AND m.kind = 1
@@ -37,6 +33,8 @@ WITH old AS MATERIALIZED (
 	ON CONFLICT (convo_id) DO UPDATE SET seq = excluded.seq WHERE log_floors.seq < excluded.seq
 )
 SELECT (SELECT count(*) FROM gone), ARRAY(
-	SELECT c.id FROM total, unnest($1::uuid[]) WITH ORDINALITY AS c (id, ord) LEFT JOIN passed p USING (ord)
-	WHERE p.n = $4 OR (total.n = $3 AND c.ord >= total.last)
-	ORDER BY p.n IS NOT NULL, c.ord)
+	SELECT p.convo_id FROM passed p CROSS JOIN LATERAL (
+		SELECT created_at FROM messages WHERE convo_id = p.convo_id AND seq > p.upto ORDER BY seq LIMIT 1
+	) next
+	WHERE next.created_at < $2
+	ORDER BY p.convo_id)

@@ -3,6 +3,7 @@ package messages
 import (
 	"context"
 	_ "embed"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,8 +18,8 @@ import (
 // Bounds of one statement of the sweeper.
 const (
 	expireConvos   = 500  // convos whose oldest message it reads
-	expireEntries  = 2000 // old log entries that the statement handles, in all convos
-	expirePerConvo = 256  // the same in one convo, so that a long log does not delay other convos
+	expireTogether = 64   // convos whose old entries it deletes in one transaction
+	expireEntries  = 2000 // old entries that it deletes in one transaction; each of the convos has the same share
 )
 
 // Sweeper deletes application messages that are older than the retention. Of the nodes that share a
@@ -109,25 +110,27 @@ func dueConvos(ctx context.Context, conn *pgx.Conn, after uuid.UUID, cutoff time
 	return due, last, err
 }
 
-// expire deletes the old messages of convos, one transaction after the other.
+// expire deletes the old messages of convos, one transaction after the other. A convo that has more
+// old messages than its share of a transaction comes again after the others.
 func (e *Sweeper) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time) (total int64,
 	err error) {
 	for len(convos) > 0 {
 		begun := time.Now()
+		n := min(len(convos), expireTogether)
+		now, later := convos[:n], convos[n:]
 		if e.keep != nil {
-			var err error
-			if convos, err = e.keep(ctx, convos); err != nil {
+			if now, err = e.keep(ctx, now); err != nil {
 				return total, err
 			}
 		}
-		deleted, more, err := expireBatch(ctx, conn, convos, cutoff, e.keep != nil)
+		deleted, more, err := expireBatch(ctx, conn, now, cutoff, e.keep != nil)
 		if err != nil {
 			return total, err
 		}
 		total += deleted
 		e.expired(deleted)
 		e.pace(ctx, time.Since(begun))
-		convos = more
+		convos = slices.Concat(later, more)
 	}
 	return total, nil
 }
@@ -137,12 +140,12 @@ func (e *Sweeper) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID
 //go:embed expire_batch.sql
 var expireEntriesOf string
 
-// expireBatch deletes old messages in one transaction. If onlyKept is true, it deletes only
-// messages whose leaves are stored. It returns the number of deleted messages, and the convos that
-// may have more.
+// expireBatch deletes old messages of at most expireTogether convos in one transaction. If onlyKept
+// is true, it deletes only messages whose leaves are stored. It returns the number of deleted
+// messages, and the convos that have more.
 func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time,
 	onlyKept bool) (deleted int64, more []uuid.UUID, err error) {
-	err = conn.QueryRow(ctx, expireEntriesOf, convos, cutoff, expireEntries, expirePerConvo, onlyKept).Scan(&deleted,
-		&more)
+	share := expireEntries / max(len(convos), 1)
+	err = conn.QueryRow(ctx, expireEntriesOf, convos, cutoff, share, onlyKept).Scan(&deleted, &more)
 	return deleted, more, errs.Wrap(err, "delete a batch")
 }

@@ -49,3 +49,22 @@ func SetService(ctx context.Context, db pgpool.Execer, did syntax.DID) error {
 	}
 	return nil
 }
+
+// ReadServiceKey returns the public key that the service signs with for other services, as a
+// Multikey; "" means that none was made yet.
+func ReadServiceKey(ctx context.Context, db pgpool.Queryer) (key string, err error) {
+	err = db.QueryRow(ctx, `SELECT coalesce(service_key, '') FROM installation`).Scan(&key)
+	return key, errs.Wrap(err, "read which key the service has")
+}
+
+// LockServiceKey does the same, and locks the answer for db, which is a transaction.
+func LockServiceKey(ctx context.Context, db pgpool.Queryer) (key string, err error) {
+	err = db.QueryRow(ctx, `SELECT coalesce(service_key, '') FROM installation FOR UPDATE`).Scan(&key)
+	return key, errs.Wrap(err, "read which key the service has")
+}
+
+// SetServiceKey records the service's key.
+func SetServiceKey(ctx context.Context, db pgpool.Execer, key string) error {
+	_, err := db.Exec(ctx, `UPDATE installation SET service_key = $1`, key)
+	return errs.Wrap(err, "record which key the service has")
+}

@@ -73,6 +73,7 @@ type Node struct {
 	sessions          *sessions.Service
 	heads             *transparency.Service
 	network           *network.Service
+	serviceKey        *serviceKey // nil if the service deals with no other
 	messages          *messages.Log
 	cursors           *convos.Cursors
 	deliveries        *welcome.Service
@@ -129,8 +130,11 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	if err != nil {
 		return err
 	}
-	n.network = network.New(network.Config{DID: cfg.ServiceDID, Services: n.identities.Services(), Seeds: n.heads.Seeds,
-		Trust: cfg.Services, AllowLoopback: cfg.AllowLoopback})
+	if !cfg.Services.Nobody() {
+		n.serviceKey = &serviceKey{db.maintenance, network.KeysAt(cfg.ServiceKeyFile)}
+	}
+	n.network = network.New(network.Config{DID: cfg.ServiceDID, Services: n.identities.Services(),
+		Keys: n.serviceKey.file(), Trust: cfg.Services, AllowLoopback: cfg.AllowLoopback})
 	n.assembleMaintenance(cfg, addr, metrics)
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
 		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease), idem.WithBeats(cfg.Clock.Ticker),
@@ -148,9 +152,13 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	n.operator = operator.New(operator.Config{
 		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake.Send,
 		Wake:  n.sequencer.Wake,
-		Heads: n.heads, Lifetimes: cfg.Lifetimes, Quotas: cfg.Quotas,
+		Heads: n.heads, Lifetimes: cfg.Lifetimes, Quotas: cfg.Quotas, Faults: n.faults,
 	})
-	if n.push, err = n.pushWorker(cfg, writes, metrics); err != nil {
+	vapid, err := vapidKey(cfg.VAPIDKeyFile)
+	if err != nil {
+		return fmt.Errorf("MLSD_VAPID_KEY_FILE: %w", err)
+	}
+	if n.push, err = n.pushWorker(cfg, vapid, writes, metrics); err != nil {
 		return err
 	}
 	n.invitations = network.NewSender(network.SenderConfig{Network: n.network, DB: db.requests, Writes: writes,
@@ -184,7 +192,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		Network: n.network,
 		Tickets: events.NewTickets(db.requests),
 		Push: push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks,
-			AllowLoopback: cfg.AllowLoopback},
+			AllowLoopback: cfg.AllowLoopback, WebPush: vapid.Public()},
 		Messages:    n.messages,
 		Attachments: n.attachments, AttachmentDeleted: n.attachmentDeleted,
 		Cursors:    n.cursors,
@@ -306,7 +314,7 @@ func (n *Node) assembleGate(cfg Config) (err error) {
 
 // assembleRelay makes the follower of the relay. The metrics exist even without a relay.
 func (n *Node) assembleRelay(cfg Config) (err error) {
-	n.accounts = accounts.NewStore(cfg.EraseAfter)
+	n.accounts = accounts.NewStore(cfg.EraseAfter, convos.HandOver)
 	metrics := relay.NewMetrics(n.reg)
 	if cfg.RelayURL == "" {
 		return nil
@@ -368,7 +376,8 @@ func (n *Node) assembleEraser() *erasure.Store {
 
 // pushWorker makes the worker that pushes to devices, with the providers that the operator has set
 // up.
-func (n *Node) pushWorker(cfg Config, writes *idem.Store, metrics *api.Metrics) (*push.Worker, error) {
+func (n *Node) pushWorker(cfg Config, vapid push.VAPIDKey, writes *idem.Store, metrics *api.Metrics) (*push.Worker,
+	error) {
 	c := push.Config{
 		Operation: cfg.Lifetimes[idem.NSIDPush], DB: n.db.requests, Writes: writes, Withheld: n.gate.Withheld,
 		Metrics: metrics, Log: n.log, Faults: n.faults,
@@ -383,7 +392,18 @@ func (n *Node) pushWorker(cfg Config, writes *idem.Store, metrics *api.Metrics) 
 	if cfg.Webhooks {
 		c.Webhooks = push.NewWebhooks(cfg.AllowLoopback)
 	}
+	if vapid.Public() != nil {
+		c.WebPush = push.NewWebPush(vapid, cfg.PublicURL, cfg.AllowLoopback)
+	}
 	return push.NewWorker(c), nil
+}
+
+// vapidKey reads the key for Web Push. Without a file, it has no public half.
+func vapidKey(file string) (push.VAPIDKey, error) {
+	if file == "" {
+		return push.VAPIDKey{}, nil
+	}
+	return push.ReadVAPIDKey(file)
 }
 
 // reportKey reads the key to which reports of abuse are sealed. It returns nil without a text.

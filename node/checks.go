@@ -24,7 +24,7 @@ func (c Config) Check(log *slog.Logger) (*operator.Access, error) {
 	access, err := operator.NewAccess(c.AdminListen, c.Admin.Hosts, c.Admin.Tokens, log)
 	return access, errors.Join(
 		c.checkServiceDID(), c.checkPublicURL(), c.checkArchive(), c.checkStandby(), c.checkAdmitFile(log),
-		c.checkAPNs(), err)
+		c.checkAPNs(), c.checkVAPID(), err)
 }
 
 // Doubts returns what the operator should change, as far as this shows without the database and the
@@ -98,6 +98,12 @@ func (c Config) checkAPNs() error {
 			"MLSD_APNS_TEAM_ID): %w", err)
 	}
 	return nil
+}
+
+// checkVAPID fails if the key for push services cannot be used.
+func (c Config) checkVAPID() error {
+	_, err := vapidKey(c.VAPIDKeyFile)
+	return errs.Wrap(err, "--vapid-key-file (MLSD_VAPID_KEY_FILE)")
 }
 
 // Listen opens the listener of a setting.

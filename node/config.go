@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -65,6 +66,9 @@ type Config struct {
 	PLCURL string
 	// Services (MLSD_SERVICES) are the other services that this service deals with.
 	Services network.Trust
+	// ServiceKeyFile (MLSD_SERVICE_KEY_FILE) has the key that the service signs with for other
+	// services. It is made at the first start, unless there are no Services.
+	ServiceKeyFile string
 	// AllowLoopback (MLSD_ALLOW_LOOPBACK) allows did:web documents and webhooks on this machine.
 	// For development only.
 	AllowLoopback bool
@@ -75,6 +79,9 @@ type Config struct {
 	APNs push.APNsKey
 	// APNsHost (MLSD_APNS_HOST) replaces Apple's service in tests.
 	APNsHost string
+	// VAPIDKeyFile (MLSD_VAPID_KEY_FILE) is the key that identifies the server to the push services of
+	// browsers. Empty: there is no Web Push.
+	VAPIDKeyFile string
 	// Webhooks (MLSD_PUSH_WEBHOOKS) allows push targets that are URLs.
 	Webhooks bool
 	// EpochWindow (MLSD_MESSAGE_EPOCH_WINDOW) is how many epochs a message can be behind its convo.
@@ -313,6 +320,13 @@ func configure(cmd *cli.Command) (Config, error) {
 			return c, fmt.Errorf("find the data directory: %w", err)
 		}
 		c.DataDir = dir
+	}
+	if c.ServiceKeyFile == "" && !c.Services.Nobody() {
+		dir, err := localpg.DefaultDataDir()
+		if c.DataDir == "" && err != nil {
+			return c, fmt.Errorf("set MLSD_SERVICE_KEY_FILE: %w", err)
+		}
+		c.ServiceKeyFile = filepath.Join(cmp.Or(c.DataDir, dir), "service.key")
 	}
 	return c, c.completeAttachments()
 }

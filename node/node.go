@@ -103,8 +103,8 @@ func (n *Node) readsFrom(primary *pgpool.Primary, primaryURL, standbyURL string)
 // without it nobody could be refused. Then come the keys and ends of sessions, the keys that sign
 // heads of logs, the key with which the log hashes callers, and the schema.
 func (n *Node) load(ctx context.Context) error {
-	for _, load := range []func(context.Context) error{n.gate.Load, n.sessions.Load, n.heads.Load, n.requests.Load,
-		n.schema.RunOnce} {
+	for _, load := range []func(context.Context) error{n.gate.Load, n.sessions.Load, n.heads.Load, n.serviceKey.RunOnce,
+		n.requests.Load, n.schema.RunOnce} {
 		if err := load(ctx); err != nil {
 			return err
 		}

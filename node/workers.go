@@ -69,6 +69,9 @@ func (n *Node) workers() []func(context.Context) {
 	if n.admitted != nil {
 		all = append(all, func(ctx context.Context) { n.followList(ctx) })
 	}
+	if k := n.serviceKey; k != nil {
+		all = append(all, n.rounds.Every("service key reader", serviceKeyInterval, log, k.RunOnce).Run)
+	}
 	if n.relay != nil {
 		all = append(all, n.relay.Run)
 	}
@@ -114,11 +117,11 @@ func (n *Node) sweeps(cfg Config) []worker.Sweep {
 	db := n.db.maintenance
 	all := slices.Concat(
 		welcome.Sweeps(db, cfg.Welcomes), keypackages.Sweeps(db), idem.Sweeps(db, api.RetireKeys), accounts.Sweeps(db),
-		reports.Sweeps(db, cfg.Quotas[quota.ReportBytes]), network.Sweeps(db),
+		reports.Sweeps(db, cfg.Quotas[quota.ReportBytes]), network.Sweeps(db), convos.SweepRoles(db),
 		[]worker.Sweep{
 			disputes.Sweep(db), serviceauth.SweepTokens(db), serviceauth.SweepKeys(db), sessions.Sweep(db),
 			events.SweepTickets(db),
-			events.SweepNodes(db), push.Sweep(db), quota.Sweep(db), convos.SweepInvitations(db), convos.SweepRoles(db),
+			events.SweepNodes(db), push.Sweep(db), quota.Sweep(db), convos.SweepInvitations(db),
 			n.requests.Sweep(),
 			erasure.Sweep(db),
 		})

@@ -18,6 +18,7 @@ import (
 	"mlsd/features/erasure"
 	"mlsd/features/transparency"
 	"mlsd/idem"
+	"mlsd/internal/failpoint"
 	"mlsd/people/accounts"
 	"mlsd/people/quota"
 )
@@ -51,6 +52,7 @@ type Config struct {
 	Changed  func()                // called after a write that changes which accounts are refused
 	Wake     func()                // called after a write that has inserted events
 	Heads    *transparency.Service // methods list and replace its keys
+	Faults   *failpoint.Set        // of writes, by the method's name, such as account.block; can be nil
 
 	Lifetimes idem.Lifetimes // lifetimes of idempotency records, as the settings say
 	Quotas    quota.Limits   // as the settings say
@@ -191,9 +193,14 @@ func (s *Service) act(ctx context.Context, m Method, c Call) (out any, err error
 		if err != nil {
 			return fmt.Errorf("act as the operator: %w", err)
 		}
-		out, err = s.Ask(ctx, tx, m, c)
-		return err
+		if out, err = s.Ask(ctx, tx, m, c); err != nil {
+			return err
+		}
+		return s.c.Faults.Hit(ctx, failpoint.BeforeCommit, m.Name())
 	})
+	if err == nil {
+		err = s.c.Faults.Hit(ctx, failpoint.AfterCommit, m.Name())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -204,9 +211,10 @@ func (s *Service) act(ctx context.Context, m Method, c Call) (out any, err error
 }
 
 // changed runs after a write that changes which accounts are refused. This node knows the change at
-// once, the other nodes within a second.
+// once, the other nodes within a second. A convo can have got a new admin: see convos.HandOver.
 func changed(_ context.Context, s *Service, _ Call, out any) (any, error) {
 	s.c.Changed()
+	s.c.Wake()
 	return out, nil
 }
 

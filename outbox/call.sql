@@ -14,7 +14,7 @@
 -- the job's oldest message or Welcome began.
 --
 --  $1, $2  parallel: convo and sender of messages. All devices of the other members who
---          have accepted the convo are called. The
+--          have accepted the convo are called, but those that have muted it. The
 --          sender's own devices are not, because the device that sent is unknown.
 --  $3, $4  parallel: did and device_id that a Welcome is for. If that device has no target, all
 --          devices of the DID are called: a client can register another device_id than in MLS.
@@ -25,7 +25,7 @@ WITH target AS (
 	SELECT t.did, t.device_id, t.state, 'message' AS reason, min(sent.began) AS began
 	FROM unnest($1::uuid[], $2::text[], $7::timestamptz[]) AS sent (convo_id, sender_did, began)
 	JOIN members m ON m.convo_id = sent.convo_id AND m.left_at IS NULL AND m.requested_at IS NULL AND m.did <> sent.sender_did
-	JOIN push_targets t ON t.did = m.did
+	JOIN push_targets t ON t.did = m.did AND sent.convo_id <> ALL (t.muted)
 	GROUP BY t.did, t.device_id
 	UNION ALL
 	SELECT DISTINCT t.did, t.device_id, t.state, 'welcome', now()

@@ -30,11 +30,14 @@ func Invite(ctx context.Context, tx pgx.Tx, i Invitation) error {
 	for _, f := range i.For {
 		tag, err := tx.Exec(ctx, `
 			INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch,
-				created_at, queued_at, next_attempt_at)
-			VALUES (gen_random_uuid(), $1, $2, $9, $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp(),
-				clock_timestamp())
+				domain, lot, created_at, queued_at, next_attempt_at)
+			VALUES (gen_random_uuid(), $1, $2, $9, $3, $4, $5, $6, $7, $8, $10, coalesce((
+				SELECT lot FROM sent_invitations -- of the same home
+				WHERE state IN ('pending', 'sending') AND coalesce(domain, service) = $10 LIMIT 1), random()),
+				clock_timestamp(), clock_timestamp(), clock_timestamp())
 			ON CONFLICT (did, ref) WHERE NOT last_resort DO NOTHING`,
-			f.DID, []byte(f.Ref), f.Service, f.DeviceID, int32(f.CipherSuite), i.ConvoID, i.Inviter, i.Epoch, f.LastResort)
+			f.DID, []byte(f.Ref), f.Service, f.DeviceID, int32(f.CipherSuite), i.ConvoID, i.Inviter, i.Epoch, f.LastResort,
+			f.Domain)
 		if err != nil {
 			return fmt.Errorf("record an invitation: %w", err)
 		}

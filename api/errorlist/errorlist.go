@@ -76,6 +76,7 @@ var All = []Error{
 	{Name: "InvalidRefreshToken", Status: http.StatusBadRequest},
 	{Name: "InvalidTicket", Status: http.StatusBadRequest},
 	{Name: "InvalidWelcome", Status: http.StatusBadRequest},
+	{Name: "PushDisabled", Status: http.StatusBadRequest},
 	{Name: "ReportsDisabled", Status: http.StatusBadRequest},
 	{Name: "TooManyBlocks", Status: http.StatusBadRequest},
 	{Name: "TooManyDids", Status: http.StatusBadRequest},

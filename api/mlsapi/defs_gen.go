@@ -99,8 +99,8 @@ type ConvoView struct {
 	// MLS group_id, as lower-case hex, of the group that replaces this one by a
 	// reset or by ReInit. After ReInit its convo may not exist yet.
 	SuccessorGroupID *string `json:"successorGroupId,omitzero"`
-	// Application messages by others beyond the caller's cursor, counted up to 100
-	// among the next 1,000 entries.
+	// Application messages by others beyond the caller's cursor, counted up to 100.
+	// Each call counts at most 1,000 entries further.
 	Unread *int64 `json:"unread,omitzero"`
 }
 

@@ -105,6 +105,9 @@ const (
 	ErrNotMember = "NotMember"
 	// ErrNotPermitted: Somebody else has announced the attachment.
 	ErrNotPermitted = "NotPermitted"
+	// ErrPushDisabled: The operator has set no key, so the service does not call
+	// push services.
+	ErrPushDisabled = "PushDisabled"
 	// ErrReportsDisabled: The operator has published no key, so the service takes
 	// no reports.
 	ErrReportsDisabled = "ReportsDisabled"

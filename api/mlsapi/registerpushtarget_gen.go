@@ -15,6 +15,8 @@ const NSIDRegisterPushTarget = nsid.RegisterPushTarget
 // something to fetch. The device's former target is replaced. A notification
 // does not say what there is to fetch.
 type RegisterPushTargetInput struct {
+	// webpush: the subscription's secret, 16 bytes.
+	Auth lexcodec.Bytes `json:"auth,omitzero"`
 	// The device: preferably the deviceId of its KeyPackages, else any name that
 	// only this device has.
 	DeviceID string `json:"deviceId"`
@@ -26,12 +28,17 @@ type RegisterPushTargetInput struct {
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// How the device is reached.
 	Kind string `json:"kind"`
+	// The convos whose messages do not call the device.
+	Muted []string `json:"muted,omitzero"`
+	// webpush: the subscription's public key, 65 bytes.
+	P256dh lexcodec.Bytes `json:"p256dh,omitzero"`
 	// apns: the device token, in hexadecimal.
 	Token *string `json:"token,omitzero"`
 	// apns: the app's bundle id.
 	Topic *string `json:"topic,omitzero"`
 	// webhook: an https URL on port 443 of a public host. The server sends a
-	// challenge to a URL that is new, which must answer with it.
+	// challenge to a URL that is new, which must answer with it. webpush: the
+	// endpoint of the subscription, of the same form.
 	URL *string `json:"url,omitzero"`
 }
 
@@ -45,6 +52,7 @@ const (
 const (
 	RegisterPushTargetInputKindApns    = "apns"
 	RegisterPushTargetInputKindWebhook = "webhook"
+	RegisterPushTargetInputKindWebpush = "webpush"
 )
 
 func (v *RegisterPushTargetInput) decode(d *lexcodec.Decoder) {
@@ -54,49 +62,70 @@ func (v *RegisterPushTargetInput) decode(d *lexcodec.Decoder) {
 	}
 	for d.Next(&o) {
 		switch string(d.Name()) {
+		case "auth":
+			if d.Optional(&o, 0, "auth") {
+				v.Auth = d.Bytes(0, 16)
+			}
 		case "deviceId":
-			d.Field(&o, 0, "deviceId")
+			d.Field(&o, 1, "deviceId")
 			v.DeviceID = d.Text(1, 256)
 		case "environment":
-			if d.Optional(&o, 1, "environment") {
+			if d.Optional(&o, 2, "environment") {
 				v.Environment = lexcodec.Pointer(d.Text(0, 64))
 			}
 		case "idempotencyKey":
-			if d.Optional(&o, 2, "idempotencyKey") {
+			if d.Optional(&o, 3, "idempotencyKey") {
 				v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
 			}
 		case "kind":
-			d.Field(&o, 3, "kind")
+			d.Field(&o, 4, "kind")
 			v.Kind = d.Text(0, 64)
+		case "muted":
+			if d.Optional(&o, 5, "muted") {
+				v.Muted = lexcodec.Array(d, 0, 1000, func(d *lexcodec.Decoder) string { return d.Text(1, 128) })
+			}
+		case "p256dh":
+			if d.Optional(&o, 6, "p256dh") {
+				v.P256dh = d.Bytes(0, 65)
+			}
 		case "token":
-			if d.Optional(&o, 4, "token") {
+			if d.Optional(&o, 7, "token") {
 				v.Token = lexcodec.Pointer(d.Text(0, 400))
 			}
 		case "topic":
-			if d.Optional(&o, 5, "topic") {
+			if d.Optional(&o, 8, "topic") {
 				v.Topic = lexcodec.Pointer(d.Text(0, 256))
 			}
 		case "url":
-			if d.Optional(&o, 6, "url") {
+			if d.Optional(&o, 9, "url") {
 				v.URL = lexcodec.Pointer(d.Text(0, 2048))
 			}
 		default:
 			d.Skip(&o)
 		}
 	}
-	d.Require(&o, 0, "deviceId")
-	d.Require(&o, 3, "kind")
+	d.Require(&o, 1, "deviceId")
+	d.Require(&o, 4, "kind")
 }
 
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *RegisterPushTargetInput) Fields() []lexcodec.Field {
-	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 6)}
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 9)}
+	if v.Auth != nil {
+		l.Add("auth", v.Auth.AppendJSON(l.Buffer))
+	}
 	l.Add("deviceId", lexcodec.AppendString(l.Buffer, v.DeviceID))
 	if v.Environment != nil {
 		l.Add("environment", lexcodec.AppendString(l.Buffer, *v.Environment))
 	}
 	l.Add("kind", lexcodec.AppendString(l.Buffer, v.Kind))
+	if v.Muted != nil {
+		l.Add("muted", lexcodec.AppendArray(l.Buffer, v.Muted, func(dst []byte, v *string) []byte { return lexcodec.AppendString(dst, *v) }))
+	}
+	if v.P256dh != nil {
+		l.Add("p256dh", v.P256dh.AppendJSON(l.Buffer))
+	}
 	if v.Token != nil {
 		l.Add("token", lexcodec.AppendString(l.Buffer, *v.Token))
 	}

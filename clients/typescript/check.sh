@@ -3,7 +3,8 @@
 #
 #   check.sh          15 messages in each row of the fault matrix
 #   check.sh --long   1,000 messages in each row, 10,000 in a bundle of history, more kills and seeds, and 200 groups
-#                     with a member who proposes badly
+#                     with a member who proposes badly, and 100 small families
+#   check.sh --month  the month of a family at its full size (test/family.test.ts), 10 times, and nothing else
 #
 # Without Node, or without its packages, a line that begins with SKIPPED says so.
 set -euo pipefail
@@ -11,8 +12,9 @@ cd "$(dirname "$0")"
 
 case ${1-} in
 "") ;;
---long) export TEST_MESSAGES=1000 TEST_KILLS=40 TEST_STARTS=500 TEST_SEEDS=1000 TEST_HISTORY=10000 TEST_BAD_PROPOSALS=200 TEST_PEOPLE=50 ;;
-*) echo "usage: check.sh [--long]" >&2; exit 2 ;;
+--long) export TEST_MESSAGES=1000 TEST_KILLS=40 TEST_STARTS=500 TEST_SEEDS=1000 TEST_HISTORY=10000 TEST_BAD_PROPOSALS=200 TEST_PEOPLE=50 TEST_FAMILIES=100 ;;
+--month) export TEST_MONTH=1 TEST_FAMILIES=10 ;;
+*) echo "usage: check.sh [--long | --month]" >&2; exit 2 ;;
 esac
 
 if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
@@ -60,6 +62,11 @@ if [[ $TEST_PDS == SKIPPED* ]]; then
 	TEST_PDS=
 fi
 export TEST_SERVER TEST_NETWORK TEST_BINARY TEST_PDS
+if [[ ${1-} == --month ]]; then
+	npm run compile --silent
+	node --experimental-websocket --import ./build/test/support/register.js --test --test-force-exit build/test/family.test.js
+	exit 0
+fi
 npm test --silent
 
 # The pages for app developers: the first packs and installs the client, the second has more apps, the third

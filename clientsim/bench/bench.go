@@ -51,6 +51,9 @@ type Config struct {
 	Nodes   []int
 	Standby []bool
 
+	// Entries and Rosters are for growth: numbers of log entries in all convos, and of members of one.
+	Entries, Rosters []int
+
 	// Database is the URL of a PostgreSQL. If it is "", the benchmark starts one.
 	Database string
 	// Binaries are the mlsd binaries to start. If the list is empty, the benchmark finds or builds a
@@ -66,6 +69,7 @@ func Default() Config {
 		Load:  Load{InFlight: 128, Servers: 1, Senders: 64, Body: 1 << 10},
 		Turns: 5, For: 4 * time.Second, Warm: time.Second, Auth: []string{AuthService}, Joins: 1000,
 		KillEvery: time.Minute, Nodes: []int{1, 2, 4, 8}, Standby: []bool{false},
+		Entries: []int{10_000, 100_000, 1_000_000}, Rosters: []int{10, 100, 1000},
 		Progress: func(string) {},
 	}
 }
@@ -78,7 +82,7 @@ const (
 
 // check refuses a configuration that cannot be measured.
 func (c *Config) check(s *Scenario) error {
-	const maxServers, maxBody = 16, 10 << 20 // as connections allow; the contract's limit
+	const maxServers, maxBody, maxEntries = 16, 10 << 20, 10_000_000 // as connections allow; the contract's limit; 14 GB
 	for _, value := range []struct {
 		name           string
 		n, least, most int
@@ -86,6 +90,8 @@ func (c *Config) check(s *Scenario) error {
 		{"in-flight", c.InFlight, 1, 4096}, {"turns", c.Turns, 1, 1000}, {"servers", c.Servers, 1, maxServers},
 		{"fewest nodes", slices.Min(c.Nodes), 1, maxServers}, {"most nodes", slices.Max(c.Nodes), 1, maxServers},
 		{"convos", c.Convos, 1, 100_000}, {"members", c.Members, 2, 1000}, {"senders", c.Senders, 2, 4096},
+		{"fewest entries", slices.Min(c.Entries), 1, maxEntries}, {"most entries", slices.Max(c.Entries), 1, maxEntries},
+		{"smallest roster", slices.Min(c.Rosters), 2, 1000}, {"largest roster", slices.Max(c.Rosters), 2, 1000},
 		{"subscribers", c.Subscribers, 0, 50_000}, {"body", c.Body, 256, maxBody},
 	} {
 		if value.n < value.least || value.n > value.most {

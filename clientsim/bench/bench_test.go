@@ -232,6 +232,41 @@ func TestScale(t *testing.T) {
 	}
 }
 
+// Growth measures each operation in each size, and the filled logs break no promise.
+func TestGrowth(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("boots a server")
+	}
+	c := small(t, "growth")
+	c.Entries, c.Rosters, c.Convos, c.Joins = []int{400, 4000}, []int{3, 120}, 2, 5
+	c.For = 200 * time.Millisecond
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Verdict.Kept() || r.Verdict.Sent == 0 || r.Verdict.Stored != r.Verdict.Sent {
+		t.Errorf("%+v", r.Verdict)
+	}
+	var variants []string
+	for _, run := range r.Turns {
+		variants = append(variants, run.Variant)
+		if op := run.Operations[run.Main]; op == nil || op.Done == 0 || len(op.Failed) > 0 {
+			t.Errorf("%s: %+v", run.Variant, op)
+		}
+	}
+	var want []string
+	for _, size := range []string{"entries=400/convos=2/members=3", "entries=4000/convos=2/members=3",
+		"entries=400/convos=1/members=3", "entries=400/convos=1/members=120"} {
+		for _, do := range []string{"send", "send-full", "page", "convos"} {
+			want = append(want, "do="+do+"/"+size)
+		}
+	}
+	if want = append(want, "do=claim", "do=join"); !slices.Equal(variants, want) {
+		t.Errorf("runs %q, want %q", variants, want)
+	}
+}
+
 func TestBadConfigs(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Config){

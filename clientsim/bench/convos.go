@@ -21,6 +21,7 @@ type convo struct {
 	group  []byte
 	epoch  uint64
 	base   int64         // the last seq before the load
+	filled int64         // entries up to this one are not from the load, and nobody reads them; 0 means none
 	reader *xrpc.Account // the member whose account reads the log
 	drafts []*draft
 }
@@ -53,7 +54,7 @@ func (b *bench) makeConvos(ctx context.Context) {
 			members[k] = b.senders[(i+k)%len(b.senders)]
 			accounts[k] = members[k].Account
 		}
-		b.convos[i] = b.env.newConvo(ctx, accounts, c.Members)
+		b.convos[i] = b.env.newConvo(ctx, accounts, c.Members, func(*convo) {})
 		for _, member := range members {
 			for range each {
 				b.convos[i].addDraft(member, c.Body)
@@ -93,12 +94,14 @@ const (
 
 // newConvo makes a convo of the given members and of as many other accounts as size requires. The
 // first member creates it. It begins in epoch 1. createConvo and addMembers accept a limited number
-// of members, so fake commits add the rest. The server cannot detect that they are fake.
-func (s *environment) newConvo(ctx context.Context, members []*xrpc.Account, size int) *convo {
+// of members, so fake commits add the rest. The server cannot detect that they are fake. fill is
+// called before the commits.
+func (s *environment) newConvo(ctx context.Context, members []*xrpc.Account, size int, fill func(*convo)) *convo {
 	all := slices.Concat(members, s.accounts(max(size-len(members), 0)))
 	founders := all[1:min(len(all), 1+foundersAtOnce)]
 	c := &convo{epoch: 1, reader: members[0]}
 	c.id, c.group = Must2(testbed.NewConvo(ctx, s.client, members[0], testbed.DIDsOf(founders), nil))
+	fill(c)
 	for some := range slices.Chunk(all[1+len(founders):], addedAtOnce) {
 		staged := &mlsclient.Staged{Commit: mlsclient.FakeCommit(c.group, c.epoch, 200),
 			Welcome: mlsclient.FakeWelcome(mlsclient.SuiteX25519, s.lastResorts(ctx, some)...)}

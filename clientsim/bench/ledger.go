@@ -52,7 +52,7 @@ func (a *audit) say(format string, args ...any) {
 
 // newAudit returns an audit of a convo.
 func newAudit(c *convo, v *Verdict, receipts []receipt, unknown map[*draft]int) *audit {
-	a := &audit{convo: c, verdict: v, receipts: receipts, unknown: unknown, drafts: map[draftID]*draft{}}
+	a := &audit{convo: c, verdict: v, receipts: receipts, unknown: unknown, drafts: map[draftID]*draft{}, last: c.filled}
 	slices.SortFunc(a.receipts, func(x, y receipt) int { return int(x.seq - y.seq) })
 	for _, d := range c.drafts {
 		a.drafts[draftID{d.sum, d.sender.DID.String()}] = d

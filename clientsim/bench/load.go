@@ -18,11 +18,13 @@ type phase struct {
 	variant  string
 	turn     int
 	at       place
-	auth     string  // how senders authenticate; "" means service-auth tokens
-	rate     float64 // requests begun per second; 0 means as many as possible
-	inFlight int     // unanswered requests at any time
-	messages int64   // acknowledged messages that end the phase; 0 means that Config.For ends it
-	pages    bool    // workers read and do not send
+	auth     string   // how senders authenticate; "" means service-auth tokens
+	rate     float64  // requests begun per second; 0 means as many as possible
+	inFlight int      // unanswered requests at any time
+	messages int64    // acknowledged messages that end the phase; 0 means that Config.For ends it
+	drafts   []*draft // what workers send, or ask about; nil means the drafts of all convos
+	ask      *reading // workers read this and do not send; nil means that they send
+	main     string   // operation by which the processor time is divided; "" means the workers' own
 	// prepare prepares a storm. The storm runs during the phase, and ends it. It counts its own
 	// operations.
 	prepare  func() stormFunc
@@ -93,8 +95,10 @@ func (b *bench) play(ctx context.Context, s phase) *Turn {
 	case s.audience != nil:
 		s.audience.win.Store(win)
 		r.Main = opEvent
-	case s.pages:
-		r.Main = opPage
+	case s.main != "":
+		r.Main = s.main
+	case s.ask != nil:
+		r.Main = s.ask.operation
 	}
 	driving, stop := context.WithCancel(ctx)
 	var driver sync.WaitGroup

@@ -34,6 +34,8 @@ func Scenarios() []Scenario {
 			listened, reconnectStorm},
 		{"fanout", "events to 1,000 subscribers, WebSockets and server-sent events, beside bare writes", false, true, true,
 			Load{Convos: 1, Subscribers: 1000, Rate: fanoutRate}, fanout},
+		{"growth", "each operation with few and many log entries and members", true, true, false,
+			Load{Convos: 31, Members: 10}, growth},
 		{"scale", "1, 2, 4 and 8 servers, with and without a standby that they read from", true, true, false, spread,
 			scale},
 	}
@@ -103,7 +105,7 @@ func scale(ctx context.Context, b *bench) {
 					p := phase{at: place{i, nodes, standby}, auth: auth, inFlight: b.c.InFlight * nodes}
 					write, read, at := p, p, p
 					write.variant, read.variant, at.variant = "do=send/"+name, "do=read/"+name, "do=half/"+name
-					read.pages = true
+					read.ask = &firstPage
 					fast, half = append(fast, write, read), append(half, at)
 				}
 			}

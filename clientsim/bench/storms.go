@@ -116,14 +116,19 @@ const perTarget = 20
 
 // claimStorm claims many KeyPackages at once.
 func claimStorm(ctx context.Context, b *bench) {
-	targets := b.env.accounts((b.c.Joins + perTarget - 1) / perTarget)
-	devices := make([]mlsclient.Device, len(targets))
-	for i, account := range targets {
-		devices[i] = Must(mlsclient.NewDevice(account.DID.String(), mlsclient.SuiteX25519))
-	}
+	targets, devices := b.targets()
 	b.note("%d getKeyPackages at once, each on a connection of its own, for the KeyPackages of %d accounts", b.c.Joins,
 		len(targets))
 	b.measureStorm(ctx, func() stormFunc { return b.publishForClaims(ctx, targets, devices) })
+}
+
+// targets makes the accounts whose KeyPackages are claimed, with a device each.
+func (b *bench) targets() (targets []*xrpc.Account, devices []mlsclient.Device) {
+	targets = b.env.accounts((b.c.Joins + perTarget - 1) / perTarget)
+	for _, account := range targets {
+		devices = append(devices, Must(mlsclient.NewDevice(account.DID.String(), mlsclient.SuiteX25519)))
+	}
+	return targets, devices
 }
 
 // publishForClaims publishes the KeyPackages, and returns the storm that claims them.

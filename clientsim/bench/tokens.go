@@ -67,13 +67,13 @@ func signAll(accounts []*xrpc.Account, method string) []string {
 // authenticate gives the senders what a phase needs: a session each, or tokens.
 func (b *bench) authenticate(ctx context.Context, s *phase) {
 	switch {
-	case s.pages: // reads use sender.reader
 	case s.auth == AuthSession:
 		Each(setupLanes, len(b.senders), func(i int) {
 			if b.senders[i].session == "" {
 				b.senders[i].session = b.buySession(ctx, i)
 			}
 		})
+	case s.ask != nil: // the question has its token
 	default:
 		each := b.expected(s) / float64(len(b.drafts))
 		drafts := map[*sender]int{}

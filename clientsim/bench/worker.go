@@ -65,10 +65,14 @@ func (w *worker) close() {
 
 // do makes the next request.
 func (w *worker) do(ctx context.Context, r load.Request) {
-	d := w.b.drafts[w.b.next.Add(1)%int64(len(w.b.drafts))]
+	drafts := w.b.drafts
+	if w.b.phase.drafts != nil {
+		drafts = w.b.phase.drafts
+	}
+	d := drafts[w.b.next.Add(1)%int64(len(drafts))]
 	operation, done := opSend, false
-	if w.b.phase.pages {
-		operation, done = opPage, w.page(ctx, r, d)
+	if q := w.b.phase.ask; q != nil {
+		operation, done = q.operation, w.ask(ctx, r, q, d)
 	} else {
 		done = w.send(ctx, r, d)
 	}
@@ -218,13 +222,24 @@ func (w *worker) again(r load.Request, operation string, a answer, err error) bo
 	return false
 }
 
-// page reads the first messages of a convo.
-func (w *worker) page(ctx context.Context, r load.Request, d *draft) bool {
-	a, err := w.wire.do(ctx, get(w.addr, mlsapi.NSIDGetMessages, "limit=50&convoId="+d.convo.id, d.sender.reader))
+// reading is a request that only reads.
+type reading struct {
+	operation string
+	request   func(addr string, d *draft) []byte
+}
+
+// firstPage reads the first messages of a convo.
+var firstPage = reading{opPage, func(addr string, d *draft) []byte {
+	return get(addr, mlsapi.NSIDGetMessages, "limit=50&convoId="+d.convo.id, d.sender.reader)
+}}
+
+// ask asks a question about a convo, or about its sender.
+func (w *worker) ask(ctx context.Context, r load.Request, q *reading, d *draft) bool {
+	a, err := w.wire.do(ctx, q.request(w.addr, d))
 	if err == nil && a.status == http.StatusOK {
 		return true
 	}
-	w.again(r, opPage, a, err)
+	w.again(r, q.operation, a, err)
 	return false
 }
 

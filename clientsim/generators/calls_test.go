@@ -90,6 +90,7 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.must(err)
 	c.add(alice, xrpc.Procedure(mlsapi.NSIDSendSignal, convo, "",
 		&mlsapi.SendSignalInput{ConvoID: convo, Payload: typing}))
+	c.add(bob, query(mlsapi.NSIDGetPushKey, url.Values{}))
 	c.add(bob, query(mlsapi.NSIDGetReportKey, url.Values{}))
 	c.add(bob, report(convo, c.reportKey(bob)))
 	c.add(alice, xrpc.EpochCall(convo))

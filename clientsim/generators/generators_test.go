@@ -15,6 +15,7 @@ import (
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/testbed/testbedtest"
 	"mlsd/clientsim/xrpc"
+	"mlsd/features/push/pushtest"
 	"mlsd/internal/pgtest"
 )
 
@@ -118,9 +119,11 @@ func run(t *testing.T, dir string, command ...string) []byte {
 func bootServer(t *testing.T) testbed.Target {
 	t.Helper()
 	dir := testbedtest.Directory(t)
+	_, vapid := pushtest.Key(t)
 	server := testbedtest.Server(t, dir, map[string]string{
 		"MLSD_DATABASE_URL": pgtest.URL(t), "MLSD_ATTACHMENTS": t.TempDir(),
-		"MLSD_REPORT_KEY": "mlsd-report-public-CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+		"MLSD_VAPID_KEY_FILE": vapid,
+		"MLSD_REPORT_KEY":     "mlsd-report-public-CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
 	})
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(transport.CloseIdleConnections)

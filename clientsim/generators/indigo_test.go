@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -112,7 +113,7 @@ func withoutUnusedImports(code string) string {
 			if !named {
 				name = path[strings.LastIndexAny(path, `/"`)+1:]
 			}
-			if !strings.Contains(body, name+".") {
+			if !regexp.MustCompile(`\b` + name + `\.[A-Z]`).MatchString(body) { // not the end of a sentence
 				continue
 			}
 		}

@@ -23,6 +23,7 @@ type Model struct {
 	convos       map[string]*ConvoModel
 	claims       map[Digest]string // the claim that each KeyPackage went to
 	acknowledged []AcknowledgedCall
+	handedOver   int                          // convos that got a new admin because their last one went
 	heads        map[string]map[string]string // heads of logs, by convo and phone
 	// History also gets what streams must show. It may be nil.
 	History *History
@@ -38,6 +39,7 @@ func DigestOf(b []byte) Digest { return sha256.Sum256(b) }
 type ConvoModel struct {
 	ID         string
 	GroupID    []byte
+	Creator    syntax.DID
 	firstEpoch uint64
 	withInfo   bool                // created with a GroupInfo
 	Sent       map[string]Sent     // acknowledged messages, by text
@@ -111,8 +113,9 @@ func (c *ConvoModel) Live() []syntax.DID {
 
 // Member is what one DID may see: the log from a seq on.
 type Member struct {
-	from int64 // seq of the commit that added it; 1 for a founder
-	Live bool
+	from  int64 // seq of the commit that added it; 1 for a founder
+	Live  bool
+	admin bool
 	// Cursor is the largest cursor that the server answered with. For an added member, Cursor starts
 	// at the commit that added the member.
 	Cursor   int64
@@ -151,7 +154,8 @@ func (m *Model) Created(id string, groupID []byte, epoch uint64, withInfo bool, 
 			ID: id, GroupID: groupID, firstEpoch: epoch, withInfo: withInfo,
 			Sent: map[string]Sent{}, Attempted: map[Digest]string{}, Commits: map[Digest]Commit{},
 			Refused: map[Digest]struct{}{},
-			Members: map[syntax.DID]*Member{creator: {from: 1, Live: true}},
+			Creator: creator,
+			Members: map[syntax.DID]*Member{creator: {from: 1, Live: true, admin: true}},
 		}
 		for _, did := range members {
 			c.Members[did] = &Member{from: 1, Live: true}
@@ -270,7 +274,7 @@ func (m *Model) Left(convo string, by, did syntax.DID, seq int64) {
 		if !ok || !old.Live {
 			return
 		}
-		old.Live = false
+		old.Live, old.admin = false, false
 		delete(m.convos[convo].Gone.Left, did)
 		switch {
 		case m.History == nil:

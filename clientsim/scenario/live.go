@@ -22,7 +22,7 @@ import (
 // nothing else.
 func Live(ctx context.Context, w *testbed.World) {
 	w.WithCluster(ctx, testbed.ClusterOptions{Nodes: 2, Settings: unlimited(ctx, w)}, func(f *testbed.Cluster) {
-		b := newLiveRun(ctx, w, f, traffic.Options{})
+		b := newLiveRun(ctx, w, f, traffic.Options{Roles: 2})
 		b.playAndStop(ctx)
 	})
 }

@@ -26,12 +26,19 @@ func (n *network) finish(ctx context.Context) {
 	err := xrpc.Until(ctx, networkDrain, func() (_ bool, err error) {
 		defer Catch(&err)
 		var missing int64
+		refused := false // for a budget: those who invite many wait for another day
 		for i, s := range n.services {
 			missing += n.streams[i].Missing(s.Model.History)
 			for _, sent := range Must(s.Sent(ctx)) {
 				if sent.State != "done" && !strings.HasPrefix(sent.State, "dead") {
 					missing++
 				}
+				refused = refused || strings.Contains(sent.State, ": status 429 ")
+			}
+		}
+		for _, s := range n.services {
+			if refused {
+				Check(s.Server.NextDay(ctx))
 			}
 		}
 		return missing == 0, nil

@@ -55,6 +55,7 @@ func Scenarios() []Scenario {
 		{Name: "attachments", About: "encrypted files are uploaded to two servers that are killed, into a store that fails: each is there whole, once", Control: true, Run: Attachments},
 		{Name: "push", About: "phones that fetch only when they get a push: bursts, and a Welcome", Control: true, Run: Push},
 		{Name: "live", About: "many write and many listen on two servers, with dropped, slow and new members, and kills of leader and database", Control: true, Run: Live},
+		{Name: "roles", About: "members make and demote admins at random, and admins leave, with lost answers and kills: the model knows each answer", Control: true, Run: Roles},
 		{Name: "network", About: "people of three services invite each other, while links lose packets and services are killed", Control: true, Run: Network},
 		{Name: "network-growth", About: "how many messages a second one, two and three services take, each with few cores", Control: true, Cores: true, Run: NetworkGrowth},
 		{Name: "rolling-upgrade", About: "two servers are replaced by other versions, one at a time, under load, and one goes back", Control: true, Upgrade: true, Run: RollingUpgrade},

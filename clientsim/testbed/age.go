@@ -56,3 +56,13 @@ func (p *Proc) EndLeases(ctx context.Context) error {
 		WHERE state IN ('pending', 'sending')`)
 	return errors.Join(leases, jobs, invitations)
 }
+
+// NextDay lets a day of the budgets of invitations pass, and makes invitations due that a home has
+// refused for its budgets.
+func (p *Proc) NextDay(ctx context.Context) error {
+	_, budgets := p.age(ctx, `UPDATE invitation_budgets SET counted_at = counted_at - interval '1 day'`)
+	_, invitations := p.age(ctx, `
+		UPDATE sent_invitations SET next_attempt_at = next_attempt_at - interval '1 day'
+		WHERE state IN ('pending', 'sending') AND last_error LIKE 'status 429 %'`)
+	return errors.Join(budgets, invitations)
+}

@@ -229,7 +229,11 @@ func BuildServer(ctx context.Context, dir string, flags ...string) (string, erro
 	if err != nil {
 		return "", fmt.Errorf("no mlsd to run: name one with --mlsd, or run inside its module: %w", err)
 	}
-	binary := filepath.Join(dir, "mlsd")
+	return BuildServerFrom(ctx, root, filepath.Join(dir, "mlsd"), flags...)
+}
+
+// BuildServerFrom builds the mlsd whose source is in the directory root.
+func BuildServerFrom(ctx context.Context, root, binary string, flags ...string) (string, error) {
 	command := exec.CommandContext(ctx, "go",
 		slices.Concat([]string{"build", "-o", binary}, flags, []string{"./cmd/mlsd"})...)
 	command.Dir = root

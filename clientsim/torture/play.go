@@ -20,6 +20,7 @@ const lanes = 24
 // server-sent events.
 func options(length time.Duration) traffic.Options {
 	return traffic.Options{
+		Roles:   2,
 		Writers: 8, Listeners: 9, Stocks: 4, Consenters: 3, Convos: 24, Steady: 8, Rough: true, Judged: true,
 		Listen: func(i int, s *client.Subscriber) {
 			s.ConnectionLife = length / 3

@@ -189,9 +189,17 @@ func (t *Traffic) Change(ctx context.Context, rng *rand.Rand) {
 	r := t.some(rng)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if rng.IntN(10) < t.o.Roles && !r.steady {
+		if rng.IntN(6) == 0 && len(r.members) > 1 {
+			t.abdicate(ctx, rng, r)
+		} else {
+			t.changeRole(ctx, rng, r)
+		}
+		return
+	}
 	switch n := rng.IntN(8); {
 	case n < 2 && len(r.members) > 1 && !r.steady:
-		t.leave(ctx, rng, r)
+		t.leave(ctx, rng, r, take(rng, &r.members))
 	case n < 4 && len(r.members) > 1 && !r.steady:
 		t.remove(ctx, rng, r)
 	case n < 7 && len(r.nonMembers) > 0 && !r.steady:
@@ -265,25 +273,31 @@ func take(rng *rand.Rand, list *[]*Listener) *Listener {
 	return p
 }
 
-// leave makes a random member leave.
-func (t *Traffic) leave(ctx context.Context, rng *rand.Rand, r *Convo) {
-	p := take(rng, &r.members)
+// leave makes a member leave, whom the caller has taken from members.
+func (t *Traffic) leave(ctx context.Context, rng *rand.Rand, r *Convo, p *Listener) {
 	r.nonMembers = append(r.nonMembers, p)
 	begun := t.welcomes.now()
 	Must(t.calls.do(ctx, rng, p.Account, xrpc.LeaveCall(r.ID, xrpc.NewKey())))
 	t.welcomes.add(welcomeOf(r, p), begun, welcomeInput{do: cancel}, nil)
 	t.Model.Left(r.ID, p.DID, p.DID, 0)
+	t.checkAdmins(ctx, rng, r)
 }
 
-// remove makes the creator remove a random member.
+// remove makes an admin remove a random member who is not the only admin.
 func (t *Traffic) remove(ctx context.Context, rng *rand.Rand, r *Convo) {
 	p := take(rng, &r.members)
+	by := t.anAdmin(rng, r, p.DID)
+	if by == nil {
+		r.members = append(r.members, p)
+		return
+	}
 	r.nonMembers = append(r.nonMembers, p)
 	s := r.fakeCommit()
 	begun := t.welcomes.now()
-	seq := t.committed(ctx, rng, r, s, r.writers[0], xrpc.RemoveCall(r.ID, p.DID, s, xrpc.NewKey()))
+	seq := t.committed(ctx, rng, r, s, by, xrpc.RemoveCall(r.ID, p.DID, s, xrpc.NewKey()))
 	t.welcomes.add(welcomeOf(r, p), begun, welcomeInput{do: cancel}, nil)
-	t.Model.Left(r.ID, r.writers[0].DID, p.DID, seq)
+	t.Model.Left(r.ID, by.DID, p.DID, seq)
+	t.checkAdmins(ctx, rng, r)
 }
 
 // add makes the creator add an account, or add a former member again, by a commit with a Welcome.

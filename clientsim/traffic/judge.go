@@ -111,6 +111,10 @@ func (t *Traffic) judgeRoster(ctx context.Context, node *xrpc.Client, by *xrpc.A
 		t.w.Report(history.Violation{Kind: history.Broken, Convo: c.ID, Who: name,
 			What: fmt.Sprintf("the members are %v, want %v", got, want)})
 	}
+	if got, want := adminsOf(out), c.Admins(); !slices.Equal(got, want) {
+		t.w.Report(history.Violation{Kind: history.Broken, Convo: c.ID, Who: name,
+			What: fmt.Sprintf("the admins are %v, want %v", got, want)})
+	}
 }
 
 // claimAsked is how long after its answer a claim of KeyPackages may be sent again. The server

@@ -29,6 +29,9 @@ type Options struct {
 	MaxConvos          int  // no change makes more convos than this; 0 means no limit
 	Stocks, Consenters int  // accounts whose KeyPackages are claimed, and accounts that change their consent
 	Small              bool // no message is large
+	// Roles is how many of ten changes of a convo that is not steady make or demote an admin. It is 0
+	// if a write can be lost, or if a server does not know roles.
+	Roles int
 	// Rough makes a third of the attempts go to all nodes at once, and makes some clients hang up
 	// early.
 	Rough bool
@@ -50,6 +53,7 @@ type Traffic struct {
 	Listeners   []*Listener
 	Sent        atomic.Int64 // acknowledged messages
 	Changes     atomic.Int64 // changes of rosters and epochs
+	RoleChanges atomic.Int64 // answers to requests for a change of a role
 	LongestSend atomic.Int64 // in ns, with the retries
 
 	o       Options

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v3"
@@ -22,6 +23,8 @@ func measure(out, stderr io.Writer) *cli.Command {
 	var auth, mlsd []string
 	var standby, jsonFile string
 	var lines bool
+	var against string
+	var times float64
 	return &cli.Command{
 		Name:      "bench",
 		Usage:     "measure mlsd under load, and check that everything it acknowledged is stored",
@@ -51,6 +54,10 @@ func measure(out, stderr io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "body", Value: config.Body, Destination: &config.Body, Usage: "bytes of a ciphertext"},
 			&cli.IntSliceFlag{Name: "nodes", Value: config.Nodes, Destination: &config.Nodes,
 				Usage: "`N[,N]` servers in scale, by turns"},
+			&cli.IntSliceFlag{Name: "entries", Value: config.Entries, Destination: &config.Entries,
+				Usage: "`N[,N]` log entries in growth"},
+			&cli.IntSliceFlag{Name: "rosters", Value: config.Rosters, Destination: &config.Rosters,
+				Usage: "`N[,N]` members of a convo in growth"},
 			&cli.StringFlag{Name: "standby", Value: "off", Destination: &standby,
 				Usage: "whether servers read from a standby in scale: off, on, or both by turns"},
 			&cli.BoolFlag{Name: "faults", Destination: &config.Faults,
@@ -62,6 +69,10 @@ func measure(out, stderr io.Writer) *cli.Command {
 			&cli.StringSliceFlag{Name: "mlsd", Destination: &mlsd,
 				Usage: "`PATH` of the server to start, or NAME=PATH[,NAME=PATH] of servers that take turns as variants; " +
 					"default: one is found or built"},
+			&cli.StringFlag{Name: "against", Destination: &against,
+				Usage: "build mlsd here and from the source in `DIR`, and let the two take turns"},
+			&cli.FloatFlag{Name: "times", Value: 1.25, Destination: &times,
+				Usage: "with --against, fail if an operation costs the server or the database more than `N` times as much"},
 			&cli.BoolFlag{Name: "lines", Destination: &lines,
 				Usage: "print a line of a Go benchmark for each turn instead of the table, for benchstat"},
 			&cli.StringFlag{Name: "json", Destination: &jsonFile, Usage: "`FILE` for the report as JSON"},
@@ -77,6 +88,12 @@ func measure(out, stderr io.Writer) *cli.Command {
 			}
 			config.Scenario, config.Seed, config.Auth, config.Binaries = c.Args().First(), seedOf(c), auth, binaries(mlsd)
 			config.Standby = Must(standbys(standby))
+			if against != "" {
+				home := Must(os.MkdirTemp("", "clientsim-"))
+				defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
+				Check(os.Chmod(home, 0o755)) // a server of another user runs from here
+				config.Binaries = Must(race(ctx, home, against, mlsd))
+			}
 			progress := terminal.New(stderr)
 			config.Progress = func(line string) { progress.Line("%s", line) }
 			r := Must(bench.Run(ctx, config))
@@ -91,9 +108,30 @@ func measure(out, stderr io.Writer) *cli.Command {
 			if !r.Verdict.Kept() {
 				return errBroken
 			}
+			if against != "" {
+				return r.Compare(out, now, before, times)
+			}
 			return nil
 		},
 	}
+}
+
+// The servers of a race.
+const (
+	now    = "now"
+	before = "before"
+)
+
+// race builds the servers that take turns: this one, and the one whose source is in a directory.
+func race(ctx context.Context, home, source string, mlsd []string) (_ []testbed.Binary, err error) {
+	defer Catch(&err)
+	if len(mlsd) > 0 {
+		return nil, errors.New("--against builds both servers: leave out --mlsd")
+	}
+	earlier := Must(testbed.BuildServerFrom(ctx, source, filepath.Join(home, before), "-buildvcs=false"))
+	return []testbed.Binary{
+		{Name: before, Path: earlier}, {Name: now, Path: Must(testbed.BuildServer(ctx, home, "-buildvcs=false"))},
+	}, nil
 }
 
 func listBenchmarks(out io.Writer) error {

@@ -33,6 +33,7 @@ func TestBenchmarkRefuses(t *testing.T) {
 		"takes one":              {"send-hot", "send-spread"},
 		`auth is "x"`:            {"send-hot", "--auth", "x"},
 		"nonsense":               {"send-hot", "--nonsense"},
+		"leave out --mlsd":       {"send-hot", "--against", "/x", "--mlsd", "/y"},
 		"/no/such/mlsd":          {"send-hot", "--mlsd", "/no/such/mlsd"},
 		"NAME=PATH":              {"send-hot", "--mlsd", "a=/x,/y"},
 		"comes twice":            {"send-hot", "--mlsd", "a=/x,a=/y"},
@@ -44,6 +45,25 @@ func TestBenchmarkRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want an error with %q", args, err, want)
 		}
+	}
+}
+
+// A race builds this source and another one, which here is the same, and compares them.
+func TestRace(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("builds and boots servers")
+	}
+	var out, progress bytes.Buffer
+	err := run(t.Context(), []string{
+		"clientsim", "bench", "send-hot", "--against", "../..", "--database", pgtest.URL(t), "--turns", "1", "--for", "300ms",
+		"--warm-up", "50ms", "--in-flight", "8", "--senders", "4", "--times", "1000",
+	}, &out, &progress)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, progress.String())
+	}
+	if want := "auth=service, now ÷ before: server "; !strings.Contains(out.String(), want) {
+		t.Errorf("%q is not in\n%s", want, out.String())
 	}
 }
 

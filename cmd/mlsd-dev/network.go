@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strconv"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -78,10 +79,11 @@ func startNetwork(
 			Check(forDevelopment(&one.cfg, l.Addr(), all.services[0].url))
 			names = append(names, one.cfg.ServiceDID)
 		}
-		for _, one := range all.services {
+		for i, one := range all.services {
 			if one.cfg.Services.Nobody() {
 				one.cfg.Services = mlsnetwork.Trusting(names...)
 			}
+			one.cfg.ServiceKeyFile = filepath.Join(all.databases.dir, fmt.Sprintf("service-%d.key", i+1))
 			one.nodes = Must(startInstances(ctx, one.cfg, one.listener.Addr(), all.databases, log))
 		}
 	}); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -52,7 +53,7 @@ func newEraser(db *pgxpool.Pool, faults *failpoint.Set, batch func()) (*erasure.
 	if err != nil {
 		return nil, err
 	}
-	store := accounts.NewStore(0)
+	store := accounts.NewStore(0, convos.HandOver)
 	return erasure.NewWorker(erasure.Config{
 		DB: db, Log: slog.New(slog.DiscardHandler), Jobs: erasure.NewStore(store), Accounts: store,
 		Remover: convos.NewRemover(db, nil, transparency.Purge, attachments.Purge),
@@ -422,7 +423,7 @@ func TestErasureKilled(t *testing.T) {
 	var stream sync.WaitGroup
 	stream.Go(func() { e.sequencer().Run(stopped) })
 	t.Cleanup(func() { sequence(); stream.Wait() })
-	jobs := erasure.NewStore(accounts.NewStore(0))
+	jobs := erasure.NewStore(accounts.NewStore(0, convos.HandOver))
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -477,6 +478,10 @@ func TestErasureKilled(t *testing.T) {
 		t.Errorf("report: %+v", report)
 	}
 	e.wantErased()
+	handed := readHandedOver(t, e.db, e.bobs.id)
+	if len(handed.Admins) != 1 || !maps.Equal(handed.Told, map[string]int{handed.Admins[0].String() + " promoted": 1}) {
+		t.Errorf("bob was the only admin of his convo, and now %+v", handed)
+	}
 }
 
 // An export has a line for each row that is held about the account, and nobody else's ciphertext. It has
@@ -629,7 +634,7 @@ func TestDeletedAccountIsErased(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	states := accounts.NewStore(time.Hour)
+	states := accounts.NewStore(time.Hour, convos.HandOver)
 	state := func(seq int64, status accounts.Status, users ...*user) {
 		t.Helper()
 		var changes []accounts.Change

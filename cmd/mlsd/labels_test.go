@@ -37,7 +37,7 @@ func labelValues() map[string][]string {
 			"orphaned apns webhook unknown_outcome error contended unavailable"),
 		"reason": append(words("client too_slow no_pong protocol replaced restart refused session error busy rate convo "+
 			"offline long behind failed forbidden timeout tls connection other name challenge status"), ""),
-		"rows": words(`messages roles welcomes_consumed welcomes_released welcomes_expired welcome_bodies
+		"rows": words(`messages roles admins welcomes_consumed welcomes_released welcomes_expired welcome_bodies
 			key_packages_expired key_packages_orphaned key_packages_deleted key_package_signals idempotency_keys audit_log
 			accounts_erased accounts_limited abuse_reports abuse_reports_cleared disputes_ended used_tokens identity_keys
 			sessions

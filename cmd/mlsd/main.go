@@ -35,6 +35,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			inspectCommand(stdout),
 			adminCommand(environ, stdout),
 			reportKeyCommand(stdout),
+			serviceKeyCommand(stdout, stderr),
 			checkCommand(stdout, stderr),
 			healthCommand(stdout),
 			{Name: "dev", Hidden: true, SkipFlagParsing: true, Action: func(context.Context, *cli.Command) error {

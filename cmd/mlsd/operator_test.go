@@ -240,7 +240,7 @@ func TestAdminAccountReactivate(t *testing.T) {
 	}
 	defer db.Close()
 	const relay = "repos wss://relay.example.com"
-	stated, err := accounts.NewStore(time.Hour).SetStatus(t.Context(), db, relay,
+	stated, err := accounts.NewStore(time.Hour, convos.HandOver).SetStatus(t.Context(), db, relay,
 		[]accounts.Change{{DID: did, Status: accounts.Deleted, At: time.Now(), Seq: 1}})
 	if err != nil || len(stated) != 1 {
 		t.Fatalf("stated: %v, %v", stated, err)

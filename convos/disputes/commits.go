@@ -135,7 +135,7 @@ func (c locked) count(ctx context.Context, tx pgx.Tx, epoch, seq int64, committe
 	if err != nil {
 		return Count{}, fmt.Errorf("read who reports: %w", err)
 	}
-	return CountReports(c.creator, committer, people), nil
+	return CountReports(committer, people), nil
 }
 
 // Rejoined records that a member is in the group again: it has entered an epoch by its own external

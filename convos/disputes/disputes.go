@@ -46,7 +46,8 @@ const (
 // Person is someone who is or was on the roster of a convo.
 type Person struct {
 	DID       syntax.DID
-	InvitedBy syntax.DID // who added the person last; "" if that is not known, or for the creator
+	InvitedBy syntax.DID // who added the person last; "" for a founder, or if that is not known
+	Admin     bool       // the person is an admin of the convo, or was one when it left
 	// Entitled says that the person is a member now, has accepted the convo, and joined before the
 	// reported commit.
 	Entitled bool
@@ -69,16 +70,19 @@ func (c Count) Over() bool { return c.Reports < fewest }
 
 // CountReports counts the reports of a commit.
 //
-// The creator counts as one, and so does each person whom the creator added. Every other person
-// counts together with the one of them through whom it came: that one, the accounts that it added,
-// and the accounts that these added count as one. So a liar counts as one, however many accounts it
-// adds. Only the creator can increase the count, and the creator may remove members anyway. The
-// committer is not counted.
-func CountReports(creator, committer syntax.DID, people []Person) Count {
-	roots := inviters{creator: creator, invitedBy: make(map[syntax.DID]syntax.DID, len(people)),
+// Each founder and each admin counts as one, and so does each person whom an admin added. Every
+// other person counts together with the one of them through whom it came: that one, the accounts
+// that it added, and the accounts that these added count as one. So a liar counts as one, however
+// many accounts it adds. Only admins can increase the count, and admins may remove members anyway.
+// The committer is not counted.
+func CountReports(committer syntax.DID, people []Person) Count {
+	roots := inviters{admins: make(map[syntax.DID]bool), invitedBy: make(map[syntax.DID]syntax.DID, len(people)),
 		found: make(map[syntax.DID]syntax.DID, len(people))}
 	for _, p := range people {
 		roots.invitedBy[p.DID] = p.InvitedBy
+		if p.Admin {
+			roots.admins[p.DID] = true
+		}
 	}
 	reported := map[syntax.DID]bool{} // by the person as whom they count
 	for _, p := range people {
@@ -100,7 +104,7 @@ func CountReports(creator, committer syntax.DID, people []Person) Count {
 
 // inviters finds the person as whom somebody counts.
 type inviters struct {
-	creator   syntax.DID
+	admins    map[syntax.DID]bool
 	invitedBy map[syntax.DID]syntax.DID
 	found     map[syntax.DID]syntax.DID // earlier results, so that each chain is followed once
 }
@@ -115,7 +119,7 @@ func (s inviters) rootOf(did syntax.DID) (root syntax.DID) {
 			root = before
 			break
 		}
-		if did == s.creator || by == s.creator || by == "" {
+		if s.admins[did] || s.admins[by] || by == "" {
 			root = did
 			break
 		}
@@ -160,16 +164,14 @@ func TooOld(epoch, current int64) bool { return epoch <= current-KeepEpochs }
 
 // locked is a convo whose row lock the transaction holds.
 type locked struct {
-	id      uuid.UUID
-	creator syntax.DID
-	epoch   int64
+	id    uuid.UUID
+	epoch int64
 }
 
 // lock takes the row lock that orders all writers of a convo. Error: messages.ErrConvoNotFound.
 func lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (locked, error) {
 	c := locked{id: convo}
-	err := tx.QueryRow(ctx, `SELECT creator_did, epoch FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo).
-		Scan(&c.creator, &c.epoch)
+	err := tx.QueryRow(ctx, `SELECT epoch FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo).Scan(&c.epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, messages.ErrConvoNotFound
 	}

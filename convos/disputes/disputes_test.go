@@ -12,7 +12,7 @@ import (
 
 // direct returns n people whom the creator added, of whom the first reporting report.
 func direct(n, reporting int) []disputes.Person {
-	people := []disputes.Person{{DID: "creator", Entitled: true}}
+	people := []disputes.Person{{DID: "creator", Admin: true, Entitled: true}}
 	for i := range n {
 		people = append(people, disputes.Person{
 			DID: syntax.DID(fmt.Sprintf("member%d", i)), InvitedBy: "creator", Entitled: true, Reports: i < reporting,
@@ -35,6 +35,12 @@ func TestCountReports(t *testing.T) {
 			if people[i].DID == did {
 				people[i].Entitled = false
 			}
+		}
+		return people
+	}
+	admin := func(people []disputes.Person, did syntax.DID) []disputes.Person {
+		for i := range people {
+			people[i].Admin = people[i].Admin || people[i].DID == did
 		}
 		return people
 	}
@@ -73,11 +79,25 @@ func TestCountReports(t *testing.T) {
 			disputes.Count{Possible: 4, Reports: 1}, false},
 		{"former members do not count", "creator", former(direct(3, 2), "member0"), disputes.Count{Possible: 2, Reports: 1},
 			false},
+		{"those whom another admin added count each", "creator",
+			with(admin(direct(3, 0), "member0"), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}),
+			disputes.Count{Possible: 5, Reports: 2}, true},
+		{"an admin whom an admin added counts apart from its inviter", "creator",
+			with(admin(with(direct(1, 0), [2]syntax.DID{"a", "member0"}), "a"), [2]syntax.DID{"b", "a"}),
+			disputes.Count{Possible: 3, Reports: 2}, true},
+		{"an admin who left has chosen people well", "creator",
+			former(with(admin(direct(3, 0), "member0"), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}),
+				"member0"),
+			disputes.Count{Possible: 4, Reports: 2}, true},
+		{"a creator who is no admin now cannot add reporters", "creator",
+			with([]disputes.Person{{DID: "creator", Entitled: true}, {DID: "member0", Admin: true, Entitled: true}},
+				[2]syntax.DID{"a", "creator"}, [2]syntax.DID{"b", "creator"}),
+			disputes.Count{Possible: 2, Reports: 1}, false},
 		{"an inviter that is not known", "creator", with(direct(2, 0), [2]syntax.DID{"a", ""}, [2]syntax.DID{"b", ""}),
 			disputes.Count{Possible: 4, Reports: 2}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := disputes.CountReports("creator", test.committer, test.people)
+			got := disputes.CountReports(test.committer, test.people)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
@@ -102,12 +122,12 @@ func TestReportsOfALongChain(t *testing.T) {
 		people = append(people, disputes.Person{DID: did, InvitedBy: by, Entitled: true, Reports: true})
 		by = did
 	}
-	if got, want := disputes.CountReports("creator", "creator", people),
+	if got, want := disputes.CountReports("creator", people),
 		(disputes.Count{Possible: 1, Reports: 1}); got != want {
 		t.Errorf("a chain: %+v, want %+v", got, want)
 	}
 	people[1].InvitedBy = by
-	if got := disputes.CountReports("creator", "creator", people); got != (disputes.Count{}) {
+	if got := disputes.CountReports("creator", people); got != (disputes.Count{}) {
 		t.Errorf("a circle: %+v", got)
 	}
 }
@@ -128,7 +148,7 @@ func TestOneLiarCountsOnce(t *testing.T) {
 			})
 		}
 		tried++
-		if got := disputes.CountReports("creator", "creator", people); got.Reports != 1 || got.Disputed() {
+		if got := disputes.CountReports("creator", people); got.Reports != 1 || got.Disputed() {
 			t.Fatalf("accounts added by %v: %+v", inviters, got)
 		}
 		if len(inviters) == most {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	_ "embed" // for reporters.sql
 	"errors"
 	"fmt"
 
@@ -152,6 +153,11 @@ func record(ctx context.Context, tx pgx.Tx, r EpochReport, current int64, k know
 	return k, errs.Wrap(err, "record the report")
 }
 
+// readReporters reads a convo's people, and the authenticators that they report.
+//
+//go:embed reporters.sql
+var readReporters string
+
 // compare counts the members who agree with a report, and says whether the caller may replace the
 // GroupInfo. For that, at least two counted reports must agree, more than differ, and only members
 // who have accepted the convo count.
@@ -160,17 +166,11 @@ func (out *EpochOutcome) compare(ctx context.Context, tx pgx.Tx, r EpochReport, 
 		Person
 		Hash []byte
 	}
-	var creator syntax.DID
 	var all []reporter
-	rows := pgpool.Rows(ctx, tx, `
-		SELECT c.creator_did, m.did, coalesce(m.invited_by, ''), m.left_at IS NULL, m.left_at IS NULL AND m.requested_at IS
-			NULL, r.hash
-		FROM convos c JOIN members m ON m.convo_id = c.id
-		LEFT JOIN epoch_reports r ON r.convo_id = c.id AND r.epoch = $2 AND r.did = m.did
-		WHERE c.id = $1`, r.ConvoID, r.Epoch)
+	rows := pgpool.Rows(ctx, tx, readReporters, r.ConvoID, r.Epoch)
 	var p reporter
 	var member bool
-	_, err = pgx.ForEachRow(rows, []any{&creator, &p.DID, &p.InvitedBy, &member, &p.Entitled, &p.Hash}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&p.DID, &p.InvitedBy, &p.Admin, &member, &p.Entitled, &p.Hash}, func() error {
 		switch {
 		case !member || p.Hash == nil:
 		case bytes.Equal(p.Hash, r.Hash):
@@ -194,7 +194,7 @@ func (out *EpochOutcome) compare(ctx context.Context, tx pgx.Tx, r EpochReport, 
 			people[i] = p.Person
 			people[i].Reports = p.Entitled && p.Hash != nil && bytes.Equal(p.Hash, r.Hash) == agree
 		}
-		return CountReports(creator, "", people).Reports
+		return CountReports("", people).Reports
 	}
 	needed := out.Open != nil || out.Forked || k.empty
 	named := out.Open != nil && out.Open.Caller

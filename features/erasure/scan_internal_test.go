@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/convos"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/tombstone"
@@ -38,7 +39,7 @@ type shelf struct {
 func newShelf(t *testing.T, blocks, people int) *shelf {
 	t.Helper()
 	s := &shelf{t: t, db: pgtest.Database(t), erased: map[syntax.DID][]int{}}
-	store := accounts.NewStore(0)
+	store := accounts.NewStore(0, convos.HandOver)
 	s.w = NewWorker(Config{
 		DB: s.db, Log: slog.New(slog.DiscardHandler), Jobs: &Store{accounts: store}, Accounts: store,
 	})

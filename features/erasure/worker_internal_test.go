@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/convos"
 	"mlsd/internal/pgtest"
 	"mlsd/people/accounts"
 )
@@ -22,7 +23,7 @@ const alice = "did:plc:ewvi7nxzyoun6zhxrhs64oiz"
 // newJob returns a worker with one job, of one step.
 func newJob(t *testing.T, run func(context.Context, *job) (bool, error)) (*Worker, *pgxpool.Pool, uuid.UUID) {
 	t.Helper()
-	db, store := pgtest.Database(t), accounts.NewStore(0)
+	db, store := pgtest.Database(t), accounts.NewStore(0, convos.HandOver)
 	jobs := &Store{accounts: store}
 	w := NewWorker(Config{DB: db, Log: slog.New(slog.DiscardHandler), Jobs: jobs, Accounts: store})
 	w.steps = []step{{name: "the step", run: run}}

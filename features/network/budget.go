@@ -15,8 +15,13 @@ import (
 // know the inviter. Who causes an invitation pays for it. An inviter who has claimed the KeyPackage
 // here is proven, and has a part of its own. For all other invitations the service alone stands.
 // Nobody's budget grows: an accepted invitation is given back.
+//
+// The services of a domain share its budget, and their accounts cost nothing. So the second half is
+// for inviters who have used little: a few busy inviters leave it to the others.
 const (
 	provenPerDay   = 80
+	sharedPerDay   = 40 // of the 80: for every inviter
+	littlePerDay   = 2  // what an inviter can use of the other 40
 	unprovenPerDay = 20
 	inviterPerDay  = 10 // of the 80
 	declinedTakes  = 3
@@ -40,13 +45,27 @@ type budget struct {
 	since   time.Duration // time since used was stored
 }
 
-// spend counts one invitation. If the budget is used up, it returns how long to wait.
-func (b budget) spend() (used float64, wait time.Duration) {
+// spend counts one invitation. If more than most are used then, it also returns how long to wait.
+func (b budget) spend(most int64) (used float64, wait time.Duration) {
 	used = max(0, b.used-float64(b.perDay)*b.since.Seconds()/day.Seconds()) + 1
-	if over := used - float64(b.perDay); over > 0 {
-		return b.used, max(time.Second, time.Duration(over/float64(b.perDay)*float64(day)))
+	if over := used - float64(most); over > 0 {
+		wait = max(time.Second, time.Duration(over/float64(b.perDay)*float64(day)))
 	}
-	return used, 0
+	return used, wait
+}
+
+// spend counts one invitation in the budgets of its cause. It returns what is used then, or how long
+// to wait.
+func spend(budgets []budget) (used []float64, wait time.Duration) {
+	for _, b := range budgets {
+		n, longer := b.spend(b.perDay)
+		used, wait = append(used, n), max(wait, longer)
+	}
+	if len(budgets) > 1 && used[1] > littlePerDay { // of a domain and a proven inviter
+		_, longer := budgets[0].spend(sharedPerDay)
+		wait = max(wait, longer)
+	}
+	return used, wait
 }
 
 // cause is who causes an invitation.
@@ -56,8 +75,8 @@ type cause struct {
 	proven  bool
 }
 
-// budgets returns the budgets that count an invitation, in the order in which they are locked. The
-// last one belongs to the narrowest cause.
+// budgets returns the budgets that count an invitation, in the order of their subjects, in which they
+// are locked. The last one belongs to the narrowest cause.
 func (c cause) budgets() (subjects []string, perDay []int64) {
 	if !c.proven {
 		return []string{"unproven:" + c.domain}, []int64{unprovenPerDay}
@@ -88,20 +107,13 @@ func (c cause) spend(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return fmt.Errorf("read a budget: %w", err)
 	}
-	var names []string
-	var used []float64
-	var longest time.Duration
-	for _, b := range budgets {
-		n, wait := b.spend()
-		longest = max(longest, wait)
-		names, used = append(names, b.subject), append(used, n)
-	}
-	if longest > 0 {
-		return &BudgetError{longest}
+	used, wait := spend(budgets)
+	if wait > 0 {
+		return &BudgetError{wait}
 	}
 	_, err = tx.Exec(ctx, `
 		UPDATE invitation_budgets b SET used = s.used, counted_at = clock_timestamp()
-		FROM unnest($1::text[], $2::double precision[]) AS s (subject, used) WHERE b.subject = s.subject`, names, used)
+		FROM unnest($1::text[], $2::double precision[]) AS s (subject, used) WHERE b.subject = s.subject`, all, used)
 	return errs.Wrap(err, "count an invitation")
 }
 

@@ -57,15 +57,12 @@ type requestClaims struct {
 
 // token returns a service-auth token of this service.
 func (s *Service) token(aud syntax.DID, lxm string) (string, error) {
-	keys, err := s.signers()
+	key, err := s.signer()
 	if err != nil {
 		return "", err
 	}
-	if len(keys) == 0 {
-		return "", errors.New("the service's keys were not read")
-	}
-	key, now := keys[0], s.cfg.Now()
-	key.id = "#atproto" // like a token of an account, so that the home verifies both in the same way
+	now := s.cfg.Now()
+	key.ID = "#atproto" // like a token of an account, so that the home verifies both in the same way
 	return key.jws("JWT", requestClaims{
 		RegisteredClaims: jwt.RegisteredClaims{Issuer: s.cfg.DID.String(), ID: rand.Text(), IssuedAt: jwt.NewNumericDate(now),
 			ExpiresAt: jwt.NewNumericDate(now.Add(tokenLife))},
@@ -73,19 +70,19 @@ func (s *Service) token(aud syntax.DID, lxm string) (string, error) {
 	})
 }
 
+// find finds a service that is to be called. Errors: *refusedError, and any other if the look-up
+// failed.
+func (s *Service) find(ctx context.Context, to syntax.DID) (serviceauth.Service, error) {
+	if err := s.Deals(to); err != nil {
+		return serviceauth.Service{}, &refusedError{err.Error()}
+	}
+	return s.cfg.Services.Service(ctx, to, serviceauth.Remembered)
+}
+
 // call calls a method of another service. Errors: *refusedError, *busyError, and any other if the
 // service did not answer.
-func (s *Service) call(ctx context.Context, to syntax.DID, lxm string, input any) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err := s.Deals(to); err != nil {
-		return &refusedError{err.Error()}
-	}
-	service, err := s.cfg.Services.Service(ctx, to, serviceauth.Remembered)
-	if err != nil {
-		return err
-	}
-	token, err := s.token(to, lxm)
+func (s *Service) call(ctx context.Context, service serviceauth.Service, lxm string, input any) error {
+	token, err := s.token(service.DID, lxm)
 	if err != nil {
 		return err
 	}

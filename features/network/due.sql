@@ -1,27 +1,41 @@
--- Reads due jobs: $1 jobs of each service except the services $2. $3 jobs are of services that have
--- answered ($4), and as many of all other services. The first job of each service comes before the
--- second job of any service, and the order of services changes each time. So neither a backlog nor
--- any number of silent services keeps other services waiting.
+-- Reads due jobs, and as many rows with any number of homes: an index leads to each home. A home is
+-- the domain of the host that is called. We look at the homes of the $5 newest jobs that were never
+-- tried, at the homes $3 that have answered, and at $6 others, drawn from the lot $7 on. So no
+-- backlog of silent homes keeps a new invitation waiting.
 --
--- The recursion uses the index to go from service to service.
-WITH RECURSIVE homes AS (
-    (SELECT service FROM sent_invitations WHERE state IN ('pending', 'sending') ORDER BY service LIMIT 1)
+-- At most $1 jobs of each home except the homes $2; $4 jobs of homes that have answered, and as many
+-- of all other homes: the first job of each home before the second of any, fewer attempts first, and
+-- of homes that have not answered the newest first.
+WITH RECURSIVE drawn AS (
+    SELECT 0 AS nth, $7::float8 AS lot, NULL::text COLLATE "C" AS home
     UNION ALL
-    SELECT (SELECT n.service FROM sent_invitations n
-        WHERE n.state IN ('pending', 'sending') AND n.service > homes.service ORDER BY n.service LIMIT 1)
-    FROM homes WHERE homes.service IS NOT NULL
+    SELECT nth + 1, next.lot, next.home FROM drawn CROSS JOIN LATERAL (
+        (SELECT s.lot, coalesce(domain, service) AS home FROM sent_invitations s
+            WHERE state IN ('pending', 'sending') AND s.lot > drawn.lot ORDER BY s.lot LIMIT 1)
+        UNION ALL -- after the last lot, the first one
+        (SELECT s.lot, coalesce(domain, service) FROM sent_invitations s
+            WHERE state IN ('pending', 'sending') ORDER BY s.lot LIMIT 1)
+        LIMIT 1
+    ) next WHERE nth < $6
+), homes AS (
+    SELECT home FROM drawn WHERE home IS NOT NULL
+    UNION
+    SELECT unnest($3::text[]) COLLATE "C"
+    UNION
+    (SELECT coalesce(domain, service) FROM sent_invitations
+        WHERE state = 'pending' AND attempts = 0 AND next_attempt_at <= now() ORDER BY next_attempt_at DESC LIMIT $5)
 )
-SELECT id, kind, did, ref, service, device_id, cipher_suite, convo_id, inviter, epoch, created_at, attempts, version
+SELECT id, kind, did, ref, service, home, device_id, cipher_suite, convo_id, inviter, epoch, created_at, attempts, version
 FROM (
-    SELECT due.*, row_number() OVER (PARTITION BY homes.service = ANY ($4::text[]) ORDER BY due.nth, random()) AS place
-    FROM homes CROSS JOIN LATERAL (
-        SELECT *, row_number() OVER (ORDER BY next_attempt_at) AS nth
-        FROM (
-            SELECT * FROM sent_invitations s
-            WHERE s.service = homes.service AND s.state IN ('pending', 'sending') AND s.next_attempt_at <= now()
+    SELECT due.*, row_number() OVER (PARTITION BY answered
+        ORDER BY nth, attempts, CASE WHEN answered THEN random() END, next_attempt_at DESC) AS place
+    FROM (SELECT home, home = ANY ($3) AS answered FROM homes WHERE home <> ALL ($2::text[])) h CROSS JOIN LATERAL (
+        SELECT *, row_number() OVER (ORDER BY next_attempt_at) AS nth FROM (
+            SELECT s.*, h.home FROM sent_invitations s
+            WHERE coalesce(s.domain, s.service) = h.home AND s.state IN ('pending', 'sending')
+                AND s.next_attempt_at <= now()
             ORDER BY s.next_attempt_at LIMIT $1
         ) first
     ) due
-    WHERE homes.service <> ALL ($2::text[])
 ) chosen
-WHERE place <= $3 ORDER BY place
+WHERE place <= $4 ORDER BY place

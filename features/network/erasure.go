@@ -27,9 +27,14 @@ func Joined(ctx context.Context, tx pgx.Tx, did syntax.DID, except []syntax.DID,
 // the other service will never do so. If it is erasing the person already, the request changes
 // nothing.
 func (s *Service) TellErasure(ctx context.Context, to, did syntax.DID) (refused bool, err error) {
-	err = s.call(ctx, to, nsid.DeliverErasure, struct {
-		DID syntax.DID `json:"did"`
-	}{did})
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	service, err := s.find(ctx, to)
+	if err == nil {
+		err = s.call(ctx, service, nsid.DeliverErasure, struct {
+			DID syntax.DID `json:"did"`
+		}{did})
+	}
 	return errors.As(err, new(*refusedError)), err
 }
 

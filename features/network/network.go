@@ -12,7 +12,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/features/outgoing"
-	"mlsd/features/transparency"
 	"mlsd/internal/serviceauth"
 )
 
@@ -30,7 +29,7 @@ type Services interface {
 type Config struct {
 	DID      syntax.DID // DID of this service
 	Services Services
-	Seeds    func() []transparency.Seed // seeds of the service's keys that sign and are published
+	Keys     *Keys // nil if Trust is in nobody
 	Trust    Trust
 	// AllowLoopback lets the service also call services on this machine.
 	AllowLoopback bool

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +13,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
-	"mlsd/features/transparency"
 	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
 )
@@ -53,9 +54,9 @@ func (k known) Service(_ context.Context, did syntax.DID, _ time.Duration) (serv
 	if did != bobsHome {
 		return serviceauth.Service{}, serviceauth.ErrNoService
 	}
-	keys, err := k.s.Keys()
+	var err error
 	service := serviceauth.Service{DID: did, Keys: map[string]atcrypto.PublicKey{}}
-	for _, key := range keys {
+	for _, key := range k.s.Keys() {
 		service.Keys[key.ID], _ = atcrypto.ParsePublicMultibase(key.Multikey)
 	}
 	return service, err
@@ -67,17 +68,21 @@ func (k known) Home(context.Context, syntax.DID, time.Duration) (syntax.DID, err
 
 var claimedAt = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 
-// services are the home of bob, and a service that takes its receipts ten minutes after the claim.
-func services(seeds ...transparency.Seed) (issuer, taker *Service) {
+// services are the home of bob, whose keys are in the file, and a service that takes its receipts ten
+// minutes after the claim.
+func services(t testing.TB, path string) (issuer, taker *Service) {
+	t.Helper()
 	now := func() time.Time { return claimedAt.Add(10 * time.Minute) }
-	issuer = New(Config{DID: bobsHome, Seeds: func() []transparency.Seed { return seeds }, Now: now})
+	keys := KeysAt(path)
+	if _, err := keys.Sync(""); err != nil {
+		t.Fatal(err)
+	}
+	issuer = New(Config{DID: bobsHome, Keys: keys, Now: now})
 	return issuer, New(Config{DID: "did:web:here.example.com", Services: known{issuer}, Now: now,
 		Trust: Trusting(bobsHome)})
 }
 
-func seed(id int32, made time.Time) transparency.Seed {
-	return transparency.Seed{ID: id, CreatedAt: made, Seed: []byte(strings.Repeat(string(rune('a'+id)), 32))}
-}
+func keyPath(t testing.TB) string { return filepath.Join(t.TempDir(), "keys", "service.key") }
 
 func receiptOf(t testing.TB, s *Service) string {
 	t.Helper()
@@ -92,7 +97,7 @@ func receiptOf(t testing.TB, s *Service) string {
 // A receipt is valid until the claim ends, and all of it is signed.
 func TestReceipt(t *testing.T) {
 	t.Parallel()
-	issuer, taker := services(seed(1, claimedAt.Add(-24*time.Hour)))
+	issuer, taker := services(t, keyPath(t))
 	receipt := receiptOf(t, issuer)
 	got, err := taker.Verify(t.Context(), alice, []string{receipt})
 	if err != nil || len(got) != 1 || got[0].DID != bob || got[0].DeviceID != "phone" || got[0].Service != bobsHome ||
@@ -132,31 +137,67 @@ func TestReceipt(t *testing.T) {
 	}
 }
 
-// A new key signs once other services have had the time to learn it.
-func TestNewKeySigns(t *testing.T) {
+// N8: the key is in a file that only the service can read, and nowhere else. A node makes it if the
+// service has none. If the database knows a key that the file lacks, the node makes none and signs
+// nothing.
+func TestServiceKey(t *testing.T) {
 	t.Parallel()
-	now := claimedAt.Add(10 * time.Minute)
-	for name, c := range map[string]struct {
-		made []time.Duration // ago
-		want string
-	}{
-		"one":                {[]time.Duration{0}, "#mls_service_1"},
-		"a new one":          {[]time.Duration{time.Hour * 9, time.Minute * 59}, "#mls_service_1"},
-		"a known one":        {[]time.Duration{time.Hour * 9, time.Hour}, "#mls_service_2"},
-		"two new ones":       {[]time.Duration{time.Minute * 2, time.Minute}, "#mls_service_1"},
-		"three, two of them": {[]time.Duration{time.Hour * 9, time.Hour * 2, time.Minute}, "#mls_service_2"},
+	path := keyPath(t)
+	issuer, taker := services(t, path)
+	receipt := receiptOf(t, issuer)
+	takes := func(receipt string) bool {
+		_, err := taker.Verify(t.Context(), alice, []string{receipt})
+		return err == nil
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 || !takes(receipt) {
+		t.Errorf("the file: %v, %v", info, err)
+	}
+	first := issuer.Keys()[0]
+	if again, _ := services(t, path); again.Keys()[0] != first {
+		t.Errorf("a second node has %v, not %v", again.Keys(), first)
+	}
+	for _, leaked := range []bool{false, true} {
+		before := issuer.Keys()[0]
+		keys, err := Rotate(path, leaked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newest, err := issuer.cfg.Keys.Sync(before.Multikey)
+		if leaked != (err != nil) || !leaked && newest != keys[0].Multikey {
+			t.Errorf("leaked %v: the record has the key before: %q, %v", leaked, newest, err)
+		}
+		_, err = issuer.cfg.Keys.Sync(keys[0].Multikey)
+		if err != nil || takes(receipt) == leaked || !takes(receiptOf(t, issuer)) {
+			t.Errorf("leaked %v: %v, the old receipt %v", leaked, err, takes(receipt))
+		}
+	}
+	for name, change := range map[string]func(string) error{
+		"lost":  os.Remove,
+		"other": func(path string) error { _, err := Rotate(path, true); return err },
 	} {
-		var seeds []transparency.Seed
-		for i, ago := range c.made {
-			seeds = append(seeds, seed(int32(i+1), now.Add(-ago)))
+		recorded := issuer.Keys()[0].Multikey
+		if err := change(path); err != nil {
+			t.Fatal(err)
 		}
-		issuer, taker := services(seeds...)
-		keys, err := issuer.Keys()
-		if err != nil || len(keys) != len(seeds) || keys[0].ID != c.want || !keys[0].Signs {
-			t.Errorf("%s: %+v, %v", name, keys, err)
-		}
-		if _, err := taker.Verify(t.Context(), alice, []string{receiptOf(t, issuer)}); err != nil {
+		if _, err := issuer.cfg.Keys.Sync(recorded); !errors.Is(err, ErrNoKey) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := issuer.Receipts(nil, alice, claimedAt); !errors.Is(err, ErrNoKey) || issuer.Keys() != nil {
+			t.Errorf("%s: it signs: %v, %v", name, err, issuer.Keys())
+		}
+		if _, err := Rotate(path, true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := issuer.cfg.Keys.Sync(""); err != nil {
+			t.Errorf("%s: a new key: %v", name, err)
+		}
+	}
+	for _, text := range []string{"", "z42", "zQ3sh", first.Multikey} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := issuer.cfg.Keys.Sync(""); err == nil {
+			t.Errorf("%q is taken", text)
 		}
 	}
 }
@@ -164,7 +205,7 @@ func TestNewKeySigns(t *testing.T) {
 // FuzzReceipt: whatever an unauthenticated caller sends, it is a receipt of the home or it is
 // refused.
 func FuzzReceipt(f *testing.F) {
-	issuer, taker := services(seed(1, claimedAt.Add(-24*time.Hour)))
+	issuer, taker := services(f, keyPath(f))
 	valid := receiptOf(f, issuer)
 	for _, text := range []string{valid, "", "..", strings.ToUpper(valid), valid + "=", "e30.e30.e30"} {
 		f.Add(text)

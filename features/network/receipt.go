@@ -53,12 +53,9 @@ func (e *ReceiptError) Error() string {
 // Receipts returns the receipts of KeyPackages that claimant claimed at the time at, in the order
 // of claimed. A last-resort KeyPackage is not claimed, but its receipt ends as if it were.
 func (s *Service) Receipts(claimed []keypackages.Claimed, claimant syntax.DID, at time.Time) ([]string, error) {
-	keys, err := s.signers()
+	key, err := s.signer()
 	if err != nil {
 		return nil, err
-	}
-	if len(keys) == 0 {
-		return nil, errors.New("sign receipts: the service's keys were not read")
 	}
 	out := make([]string, len(claimed))
 	for i, c := range claimed {
@@ -66,7 +63,7 @@ func (s *Service) Receipts(claimed []keypackages.Claimed, claimant syntax.DID, a
 		if c.ExpiresAt != nil {
 			end = *c.ExpiresAt
 		}
-		out[i], err = keys[0].jws(typ, receipt{
+		out[i], err = key.jws(typ, receipt{
 			RegisteredClaims: jwt.RegisteredClaims{Issuer: s.cfg.DID.String(), Subject: c.DID.String(),
 				IssuedAt: jwt.NewNumericDate(at), ExpiresAt: jwt.NewNumericDate(end)},
 			DeviceID: c.DeviceID, Ref: c.Ref.String(), CipherSuite: int32(c.CipherSuite), Claimant: claimant.String(),
@@ -82,7 +79,7 @@ func (s *Service) Receipts(claimed []keypackages.Claimed, claimant syntax.DID, a
 // jws returns the compact JWS of claims.
 func (k signer) jws(typ string, claims jwt.Claims) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodES256, claims)
-	t.Header["typ"], t.Header["kid"] = typ, k.id
+	t.Header["typ"], t.Header["kid"] = typ, k.ID
 	text, err := t.SigningString()
 	if err != nil {
 		return "", err
@@ -127,10 +124,12 @@ func (s *Service) Verify(ctx context.Context, caller syntax.DID, receipts []stri
 	}
 	out := make([]keypackages.Foreign, len(all))
 	for i, u := range all {
-		if err := s.check(ctx, u); err != nil {
+		domain, err := s.check(ctx, u)
+		if err != nil {
 			return nil, err
 		}
 		out[i] = u.Foreign
+		out[i].Domain = domain
 	}
 	return out, nil
 }
@@ -155,33 +154,34 @@ func (s *Service) lookUp(ctx context.Context, all []unverified) error {
 	return g.Wait()
 }
 
-// check checks who has signed a receipt, and that this is the home of the KeyPackage's owner.
-func (s *Service) check(ctx context.Context, u unverified) error {
+// check checks who has signed a receipt, and that this is the home of the KeyPackage's owner. It
+// returns the domain of the home.
+func (s *Service) check(ctx context.Context, u unverified) (domain string, err error) {
 	service, err := s.cfg.Services.Service(ctx, u.Service, serviceauth.Remembered)
 	if err == nil && service.Keys[u.kid] == nil {
 		service, err = s.cfg.Services.Service(ctx, u.Service, serviceauth.Recent) // it can have a new key
 	}
 	if errors.Is(err, serviceauth.ErrNoService) {
-		return u.refuse("%s is no delivery service", u.Service)
+		return "", u.refuse("%s is no delivery service", u.Service)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrLookup, u.Service, err)
+		return "", fmt.Errorf("%w: %s: %w", ErrLookup, u.Service, err)
 	}
 	key := service.Keys[u.kid]
 	if key == nil {
-		return u.refuse("the DID document of %s has no key %s, which has signed it", u.Service, u.kid)
+		return "", u.refuse("the DID document of %s has no key %s, which has signed it", u.Service, u.kid)
 	}
 	if err := key.HashAndVerify([]byte(u.signed), u.signature); err != nil {
-		return u.refuse("its signature is not of the key %s of %s", u.kid, u.Service)
+		return "", u.refuse("its signature is not of the key %s of %s", u.kid, u.Service)
 	}
 	home, err := s.home(ctx, u.DID, serviceauth.Recent)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if home != u.Service {
-		return u.refuse("%s has not chosen %s as its delivery service", u.DID, u.Service)
+		return "", u.refuse("%s has not chosen %s as its delivery service", u.DID, u.Service)
 	}
-	return nil
+	return service.Domain, nil
 }
 
 // unverified is a receipt whose form was checked.

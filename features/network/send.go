@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/serviceauth"
 	"mlsd/internal/worker"
 	"mlsd/mls"
 	"mlsd/welcome"
@@ -32,10 +34,13 @@ const (
 	firstDelay = 2 * time.Second
 	lastDelay  = time.Hour
 
-	// allCalls bounds the simultaneous calls of one node; perHome bounds the simultaneous calls of
-	// one service.
-	allCalls = 32
+	// allCalls bounds the simultaneous calls of one node; perHome bounds those of one home. A home is
+	// a registered domain, whose hosts can be many services.
+	allCalls = 64
 	perHome  = 4
+	// A round looks at the homes of newestJobs jobs, at answering homes that have answered, and at
+	// drawnHomes others.
+	newestJobs, answering, drawnHomes = 128, 512, 128
 	// databaseTimeout bounds each statement of a round.
 	databaseTimeout = 5 * time.Second
 	// takeOverAfterLease is how long after the lease of a job's record has expired another worker
@@ -43,9 +48,9 @@ const (
 	takeOverAfterLease = 5 * time.Second
 )
 
-// newPool returns the places for calls of services. A service whose last call failed, or that was
-// never called, has one call at a time, and all such services have half the places. A service that
-// does not answer is not called for a second. This time doubles with each failure, up to 5 minutes.
+// newPool returns the places for calls of homes. A home whose last call failed, or that was never
+// called, has one call at a time, and all such homes have half the places. A home that does not
+// answer is not called for a second. This time doubles with each failure, up to 5 minutes.
 func newPool() *outgoing.Pool {
 	return &outgoing.Pool{Name: "invitations", Size: allCalls, Unproven: allCalls / 2, Trial: 1, Failures: 1,
 		FirstOpen: time.Second, LastOpen: 5 * time.Minute, Timeout: callTimeout}
@@ -87,7 +92,7 @@ type SenderConfig struct {
 // Senders skip rows that another has locked.
 type Sender struct {
 	cfg     SenderConfig
-	places  *outgoing.Places // by the service that is called
+	places  *outgoing.Places // by the home that is called
 	pool    *outgoing.Pool
 	jobs    *outgoing.Queue
 	freed   worker.Trigger // a call has ended
@@ -130,6 +135,7 @@ type job struct {
 	DID         syntax.DID
 	Ref         mls.KeyPackageRef
 	Service     syntax.DID
+	Home        string // domain of the host of Service, as it was known when the row was written
 	DeviceID    string
 	CipherSuite mls.CipherSuite
 	ConvoID     uuid.UUID
@@ -174,12 +180,14 @@ func (w *Sender) round(ctx, calls context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
 	proven, paused := w.places.Hosts(w.pool)
-	jobs, err := pgpool.Collect(ctx, w.cfg.DB, pgx.RowToStructByPos[job], due, perHome, paused, 2*allCalls, proven)
+	rand.Shuffle(len(proven), func(i, j int) { proven[i], proven[j] = proven[j], proven[i] })
+	jobs, err := pgpool.Collect(ctx, w.cfg.DB, pgx.RowToStructByPos[job], due,
+		perHome, paused, proven[:min(len(proven), answering)], 2*allCalls, newestJobs, drawnHomes, rand.Float64())
 	if err != nil {
 		return fmt.Errorf("look for invitations: %w", err)
 	}
 	for _, j := range jobs {
-		place, verdict, _ := w.places.Acquire(outgoing.Call{Pool: w.pool, Host: j.Service.String()})
+		place, verdict, _ := w.places.Acquire(outgoing.Call{Pool: w.pool, Host: j.Home})
 		if verdict != outgoing.Admitted {
 			continue
 		}
@@ -235,12 +243,24 @@ func (w *Sender) attempt(ctx context.Context, j job, place outgoing.Place) {
 
 // work makes the call and returns its outcome.
 func (w *Sender) work(ctx context.Context, j job, place outgoing.Place) (outgoing.Ended, error) {
-	err := w.cfg.Network.call(ctx, j.Service, nsid.DeliverInvitation, j.delivery())
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	service, err := w.cfg.Network.find(ctx, j.Service)
+	switch {
+	case err == nil && service.Domain != j.Home:
+		if err := w.move(ctx, j, service.Domain); err != nil {
+			return outgoing.Ended{}, err
+		}
+		return outgoing.Ended{}, &outgoing.Retry{Cause: fmt.Errorf("%s is now at %s", j.Service, service.Domain)}
+	case err == nil:
+		err = w.cfg.Network.call(ctx, service, nsid.DeliverInvitation, j.delivery())
+	}
 	refused, isRefused := errors.AsType[*refusedError](err)
 	busy, isBusy := errors.AsType[*busyError](err)
-	if err == nil || isRefused || isBusy && busy.works {
+	switch {
+	case err == nil || isRefused || isBusy && busy.works:
 		place.Report(outgoing.Succeeded)
-	} else {
+	case !errors.Is(err, serviceauth.ErrBusy): // else no host was asked
 		place.Report(outgoing.Failed)
 	}
 	switch {
@@ -255,6 +275,17 @@ func (w *Sender) work(ctx context.Context, j job, place outgoing.Place) (outgoin
 		retry.After = busy.after
 	}
 	return outgoing.Ended{}, retry
+}
+
+// move makes a job one of the home at domain, because the service has another host than when the row
+// was written. So the places and circuits of each home count all calls of its hosts.
+func (w *Sender) move(ctx context.Context, j job, domain string) error {
+	_, err := w.cfg.DB.Exec(ctx, `
+		UPDATE sent_invitations SET domain = $2, lot = coalesce((
+			SELECT lot FROM sent_invitations
+			WHERE state IN ('pending', 'sending') AND coalesce(domain, service) = $2 LIMIT 1), lot)
+		WHERE id = $1`, j.ID, domain)
+	return errs.Wrap(err, "move an invitation to another home")
 }
 
 // end returns the effect that ends a job. The fence of the job's record also protects the row.

@@ -2,11 +2,8 @@ package push_test
 
 import (
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +14,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"mlsd/features/push"
+	"mlsd/features/push/pushtest"
 )
 
 // token is a device token of APNs.
@@ -25,16 +23,14 @@ const token = "c0ffee0123456789c0ffee0123456789c0ffee0123456789c0ffee0123456789"
 // apple is a server that speaks APNs: HTTP/2 over TLS.
 type apple struct {
 	*receiver
-	key *ecdsa.PrivateKey
+	key  *ecdsa.PrivateKey
+	file string // of the key
 }
 
 func newApple(t *testing.T) *apple {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &apple{receiver: &receiver{}, key: key}
+	key, file := pushtest.Key(t)
+	a := &apple{receiver: &receiver{}, key: key, file: file}
 	a.Server = httptest.NewUnstartedServer(a)
 	a.EnableHTTP2 = true
 	a.StartTLS()
@@ -45,17 +41,9 @@ func newApple(t *testing.T) *apple {
 // config makes a worker call this server instead of Apple's.
 func (a *apple) config(t *testing.T) func(*push.Config) {
 	t.Helper()
-	der, err := x509.MarshalPKCS8PrivateKey(a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "key.p8")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	roots := x509.NewCertPool()
 	roots.AddCert(a.Certificate())
-	apns, err := push.NewAPNs(push.APNsKey{File: file, KeyID: "KEY", TeamID: "TEAM"}, a.URL, roots)
+	apns, err := push.NewAPNs(push.APNsKey{File: a.file, KeyID: "KEY", TeamID: "TEAM"}, a.URL, roots)
 	if err != nil {
 		t.Fatal(err)
 	}

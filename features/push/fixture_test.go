@@ -120,7 +120,7 @@ type bench struct {
 	standing bool // the stream publishes nothing of the outbox
 }
 
-var policy = push.Policy{APNs: true, Webhooks: true, AllowLoopback: true, Targets: 100}
+var policy = push.Policy{APNs: true, Webhooks: true, AllowLoopback: true, Targets: 100, WebPush: []byte{4}}
 
 func newBench(t *testing.T, changes ...func(*push.Config)) *bench {
 	t.Helper()

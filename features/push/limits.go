@@ -17,7 +17,7 @@ const (
 	perDID  = 4
 	perHost = 4
 
-	// unproven bounds the simultaneous webhook calls of one node to hosts that were never called,
+	// unproven bounds the simultaneous calls of URLs, of each kind, of one node to hosts that were never called,
 	// or whose last call did not succeed. So hosts that always answer always have places.
 	unproven = poolSize / 2
 
@@ -63,12 +63,13 @@ func newPools(now func() time.Time, webhooks time.Duration) *pools {
 	p := &pools{Places: outgoing.NewPlaces(now, perDID, perHost), rates: limit.NewBuckets[string](maxRemembered, now)}
 	pool := outgoing.Pool{Size: poolSize, Failures: failuresToOpen, FirstOpen: firstOpen, LastOpen: lastOpen,
 		Timeout: webhooks}
-	none, apns, webhook, challenge := pool, pool, pool, pool
-	none.Name, apns.Name, webhook.Name, challenge.Name = "", string(KindAPNs), string(KindWebhook), "challenge"
+	none, apns, webhook, browser, challenge := pool, pool, pool, pool, pool
+	none.Name, apns.Name, webhook.Name, browser.Name = "", string(KindAPNs), string(KindWebhook), string(KindWebPush)
+	challenge.Name = "challenge"
 	none.Timeout, apns.Timeout = 0, apnsTimeout
-	webhook.Unproven = unproven
+	webhook.Unproven, browser.Unproven = unproven, unproven
 	challenge.OnceProven, challenge.Rate = true, p.chargeChallenge
-	p.byKind = map[Kind]*outgoing.Pool{"": &none, KindAPNs: &apns, KindWebhook: &webhook}
+	p.byKind = map[Kind]*outgoing.Pool{"": &none, KindAPNs: &apns, KindWebhook: &webhook, KindWebPush: &browser}
 	p.challenges = &challenge
 	return p
 }

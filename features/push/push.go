@@ -1,5 +1,5 @@
-// Package push calls devices that have something to fetch, over APNs or by a signed call of a
-// webhook. A call carries no content. docs/PUSH.md is for people whose servers receive calls.
+// Package push calls devices that have something to fetch, over APNs, over Web Push or by a signed call
+// of a webhook. A call carries no content. docs/PUSH.md is for people whose servers receive calls.
 //
 // The transaction of a message inserts one row for its convo into push_convos. The transaction of a
 // Welcome makes one job for each device that the Welcome is for (outbox.QueueWelcomeCalls). After the commit,
@@ -37,7 +37,7 @@ const (
 )
 
 const (
-	webhookTimeout = 3 * time.Second  // for one call of a webhook, in total
+	webhookTimeout = 3 * time.Second  // for one call of a URL, in total
 	apnsTimeout    = 10 * time.Second // for one call of Apple's service, in total
 	maxAttempts    = 10
 

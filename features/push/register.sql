@@ -7,11 +7,11 @@
 WITH new AS (
 	SELECT CASE WHEN @challenge THEN 'pending' ELSE 'active' END AS state, clock_timestamp() AS at
 )
-INSERT INTO push_targets AS t (did, device_id, kind, address, topic, environment, secret, created_at, state, challenge_at, registration)
-SELECT @did, @device, @kind, @address, @topic, @environment, @secret, at, state, CASE state WHEN 'pending' THEN at END, gen_random_uuid() FROM new
+INSERT INTO push_targets AS t (did, device_id, kind, address, topic, environment, secret, created_at, state, challenge_at, registration, p256dh, auth, muted)
+SELECT @did, @device, @kind, @address, @topic, @environment, @secret, at, state, CASE state WHEN 'pending' THEN at END, gen_random_uuid(), @p256dh, @auth, coalesce(@muted::uuid[], array[]::uuid[]) FROM new
 ON CONFLICT (did, device_id) DO UPDATE
 SET kind = excluded.kind, address = excluded.address, topic = excluded.topic, environment = excluded.environment,
-	registration = excluded.registration,
+	registration = excluded.registration, p256dh = excluded.p256dh, auth = excluded.auth, muted = excluded.muted,
 	secret = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) THEN t.secret ELSE excluded.secret END,
 	created_at = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) THEN t.created_at ELSE excluded.created_at END,
 	state = CASE WHEN (t.kind, t.address) = (excluded.kind, excluded.address) AND t.state <> 'failed' THEN t.state ELSE excluded.state END,

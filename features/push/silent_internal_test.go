@@ -2,23 +2,18 @@ package push
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"encoding/pem"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"mlsd/features/push/pushtest"
 )
 
 // silentProxy forwards connections to a server. Those that it has when hush is called stay open and
@@ -117,17 +112,6 @@ func TestSilentConnection(t *testing.T) {
 // testKey writes a new key for APNs.
 func testKey(t *testing.T) APNsKey {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "key.p8")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	_, file := pushtest.Key(t)
 	return APNsKey{File: file, KeyID: "KEY", TeamID: "TEAM"}
 }

@@ -3,6 +3,7 @@ package push
 import (
 	"cmp"
 	"context"
+	"crypto/ecdh"
 	"crypto/rand"
 	_ "embed"
 	"encoding/base64"
@@ -34,6 +35,7 @@ type Kind string
 const (
 	KindAPNs    Kind = "apns"
 	KindWebhook Kind = "webhook"
+	KindWebPush Kind = "webpush"
 )
 
 // Environments of APNs.
@@ -48,6 +50,9 @@ const DefaultTargets = 10
 // ErrTooManyTargets says that the DID has as many targets as it may have.
 var ErrTooManyTargets = errors.New("too many devices of the account are registered; unregisterPushTarget removes one")
 
+// ErrNoWebPush says that the operator has set no VAPID key.
+var ErrNoWebPush = errors.New("this server has no key for Web Push")
+
 // InvalidError says why a target cannot be registered.
 type InvalidError struct{ Reason string }
 
@@ -59,17 +64,21 @@ type Target struct {
 	DeviceID    string
 	Kind        Kind
 	Address     string // the APNs device token in hexadecimal, or the URL
+	P256dh      []byte // Web Push: the subscription's public key, uncompressed
+	Auth        []byte // Web Push: its secret
 	Topic       string // APNs: the app's bundle id
 	Environment string // APNs: Production or Sandbox
 	Secret      string // webhook: the key of its signatures, made by Register
 	State       State  // set by Register
+	// Muted are the convos whose messages do not call the device.
+	Muted []uuid.UUID
 
 	registration uuid.UUID // a new one with each Register
 }
 
-// host is the host for which calls of a webhook are counted. It is empty for APNs.
+// host is the host for which calls of a URL are counted. It is empty for APNs.
 func (t Target) host() string {
-	if t.Kind != KindWebhook {
+	if t.Kind == KindAPNs {
 		return ""
 	}
 	return hostOf(t.Address)
@@ -79,8 +88,10 @@ func (t Target) host() string {
 type Policy struct {
 	APNs          bool // the server has a key for APNs
 	Webhooks      bool
-	AllowLoopback bool // webhooks on this machine, also over http (development)
+	AllowLoopback bool // URLs on this machine, also over http (development)
 	Targets       int  // for one DID; 0 means DefaultTargets
+	// WebPush is the public half of the server's VAPID key. Without one, there is no Web Push.
+	WebPush []byte
 }
 
 // Check returns an *InvalidError unless t can be called.
@@ -89,9 +100,14 @@ func (p Policy) Check(t Target) error {
 	case KindAPNs:
 		return p.checkAPNs(t)
 	case KindWebhook:
-		return p.checkWebhook(t)
+		if !p.Webhooks {
+			return &InvalidError{"this server does not call webhooks"}
+		}
+		return p.checkURL(t)
+	case KindWebPush:
+		return p.checkWebPush(t)
 	}
-	return &InvalidError{"kind must be apns or webhook, and is neither"}
+	return &InvalidError{"kind must be apns, webhook or webpush, and is none of them"}
 }
 
 const (
@@ -116,10 +132,20 @@ func (p Policy) checkAPNs(t Target) error {
 	return nil
 }
 
-func (p Policy) checkWebhook(t Target) error {
-	if !p.Webhooks {
-		return &InvalidError{"this server does not call webhooks"}
+func (p Policy) checkWebPush(t Target) error {
+	_, err := ecdh.P256().NewPublicKey(t.P256dh)
+	switch {
+	case p.WebPush == nil:
+		return &InvalidError{ErrNoWebPush.Error()}
+	case err != nil:
+		return &InvalidError{"p256dh must be a public key of P-256: 65 bytes"}
+	case len(t.Auth) != authBytes:
+		return &InvalidError{fmt.Sprintf("auth must have %d bytes, got %d", authBytes, len(t.Auth))}
 	}
+	return p.checkURL(t)
+}
+
+func (p Policy) checkURL(t Target) error {
 	if len(t.Address) > maxURL {
 		return &InvalidError{fmt.Sprintf("url must have at most %d bytes, got %d", maxURL, len(t.Address))}
 	}
@@ -151,8 +177,9 @@ func loopback(host string) bool {
 }
 
 // mustAgree reports whether t must answer a challenge before it is called. An APNs device need not:
-// by Apple's rules, the app asks its user. 127.0.0.1 and ::1 need not: only a server for
-// development takes these addresses, and they belong to its own machine.
+// by Apple's rules, the app asks its user. A push service need not: see webPushOutcome. 127.0.0.1 and
+// ::1 need not: only a server for development takes these addresses, and they belong to its own
+// machine.
 func (t Target) mustAgree() bool {
 	if t.Kind != KindWebhook {
 		return false
@@ -191,6 +218,8 @@ func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error
 	err = tx.QueryRow(ctx, registerSQL, pgx.NamedArgs{
 		"did": t.DID, "device": t.DeviceID, "kind": t.Kind, "address": t.Address, "topic": t.Topic,
 		"environment": t.Environment, "secret": t.Secret, "challenge": t.mustAgree(),
+		"p256dh": t.P256dh, "auth": t.Auth,
+		"muted": t.Muted,
 	}).Scan(&t.Secret, &t.State)
 	return t, errs.Wrap(err, "register the device")
 }
@@ -214,9 +243,9 @@ func (w *Worker) target(ctx context.Context, j Job) (t Target, found bool, err e
 	defer cancel()
 	t.DID, t.DeviceID = j.DID, j.DeviceID
 	err = w.cfg.DB.QueryRow(ctx, `
-		SELECT kind, address, topic, environment, secret, state, registration FROM push_targets WHERE did = $1 AND device_id =
-			$2`,
-		j.DID, j.DeviceID).Scan(&t.Kind, &t.Address, &t.Topic, &t.Environment, &t.Secret, &t.State, &t.registration)
+		SELECT kind, address, topic, environment, secret, state, registration, p256dh, auth FROM push_targets
+		WHERE did = $1 AND device_id = $2`, j.DID, j.DeviceID).
+		Scan(&t.Kind, &t.Address, &t.Topic, &t.Environment, &t.Secret, &t.State, &t.registration, &t.P256dh, &t.Auth)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return t, false, nil
 	}

@@ -34,11 +34,12 @@ type Config struct {
 	Writes   *idem.Store
 	APNs     *APNs     // nil means that this node has none: APNs jobs wait for a node that has it
 	Webhooks *Webhooks // nil means none
+	WebPush  *WebPush  // nil means none
 	Metrics  Metrics
 	Log      *slog.Logger
 	Faults   *failpoint.Set  // nil means none
 	Tracer   *tracing.Tracer // nil means none
-	Timeout  time.Duration   // of one call of a webhook, in total; default: 3 s
+	Timeout  time.Duration   // of one call of a URL, in total; default: 3 s
 	// Withheld returns the DIDs, among the given ones, whose devices are not to be called now. The
 	// jobs of these devices end. Default: none.
 	Withheld func(context.Context, []syntax.DID) ([]syntax.DID, error)
@@ -85,6 +86,9 @@ func NewWorker(c Config) *Worker {
 	}
 	if c.Webhooks != nil {
 		w.providers[KindWebhook] = c.Webhooks
+	}
+	if c.WebPush != nil {
+		w.providers[KindWebPush] = c.WebPush
 	}
 	return w
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mlsd/convos"
 	"mlsd/features/relay"
 	"mlsd/internal/await"
 	"mlsd/internal/pgtest"
@@ -212,7 +213,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, db: pgtest.Database(t, pgtest.MaxConns(16)), relay: newFake(t), store: accounts.NewStore(time.Hour)}
+	w := &world{t: t, db: pgtest.Database(t, pgtest.MaxConns(16)), relay: newFake(t),
+		store: accounts.NewStore(time.Hour, convos.HandOver)}
 	_, err := w.db.Exec(t.Context(), `
 		INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
 		SELECT did, 'phone', 'webhook', 'https://example.com', now(), gen_random_uuid() FROM unnest($1::text[]) AS named

@@ -30,7 +30,7 @@ func (s *Service) with(ctx context.Context, convo uuid.UUID, hashed *int64, use 
 	if err != nil {
 		return err
 	}
-	err = s.catchUp(ctx, conn, t, hashed)
+	err = s.catchUp(ctx, conn, t, maxSteps, hashed)
 	conn.Release()
 	if err != nil {
 		return err

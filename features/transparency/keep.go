@@ -11,10 +11,10 @@ import (
 )
 
 // Keep stores the leaves of logs whose oldest messages are about to be deleted, so that the tree
-// stays. It works for a bounded time. Messages whose leaves are not stored are not deleted yet
-// (messages/expire_batch.sql). Keep returns the convos without those whose tree is damaged, and
-// logs the damaged trees. Nothing of such a convo may be deleted, because messages and leaves
-// together show what happened.
+// stays. It goes keepSteps further in each log, so that the first messages are soon deleted.
+// Messages whose leaves are not stored are not deleted yet (messages/expire_batch.sql). Keep returns
+// the convos without those whose tree is damaged, and logs the damaged trees. Nothing of such a
+// convo may be deleted, because messages and leaves together show what happened.
 func (s *Service) Keep(ctx context.Context, convos []uuid.UUID) (kept []uuid.UUID, err error) {
 	for _, convo := range convos {
 		ok, err := s.keep(ctx, convo)
@@ -56,17 +56,21 @@ func (s *Service) keep(ctx context.Context, convo uuid.UUID) (ok bool, err error
 	return false, nil
 }
 
+// keepSteps is how many reads of one log precede a deletion. The first may only find that senders
+// have no tag.
+const keepSteps = 2
+
+// keepTree makes keepSteps, and stores its last leaves too, which may be no complete tile. If they
+// were not stored, a tree of large entries would never get on.
 func (s *Service) keepTree(ctx context.Context, conn *pgxpool.Conn, t *tree) error {
-	if err := s.catchUp(ctx, conn, t, new(int64)); err != nil {
+	err := s.catchUp(ctx, conn, t, keepSteps, new(int64))
+	if err != nil && !errors.Is(err, ErrNotReady) || !t.known || t.stored == t.edge.Size {
 		return err
-	}
-	if t.stored == t.edge.Size {
-		return nil
 	}
 	base := t.edge.Size - int64(len(t.tail))
-	if err := storeTile(ctx, conn, t.convo, base/tileHashes, t.tail); err != nil {
-		return err
+	if stored := storeTile(ctx, conn, t.convo, base/tileHashes, t.tail); stored != nil {
+		return stored
 	}
 	t.stored = t.edge.Size
-	return nil
+	return err
 }

@@ -35,7 +35,6 @@ type Key struct {
 type keyring struct {
 	keys    []Key
 	signers []note.Signer
-	seeds   []Seed    // seeds of the keys that sign and are not withheld
 	at      time.Time // by the database's clock
 }
 
@@ -104,9 +103,6 @@ func (s *Service) loadKeys(ctx context.Context, q pgpool.DB) (*keyring, error) {
 		if seed == nil {
 			return nil
 		}
-		if !k.Withheld {
-			ring.seeds = append(ring.seeds, Seed{k.ID, k.CreatedAt, seed})
-		}
 		signer, err := verifier.Signer(s.cfg.Service, ed25519.NewKeyFromSeed(seed))
 		ring.signers = append(ring.signers, signer)
 		return err
@@ -132,22 +128,6 @@ func (s *Service) Keys() (texts []string) {
 // keys.
 func (s *Service) Published() []Key {
 	return slices.DeleteFunc(s.given(), func(k Key) bool { return !k.Signs })
-}
-
-// Seed is the secret of a key that signs. Package network derives the service's other keys from it.
-type Seed struct {
-	ID        int32
-	CreatedAt time.Time
-	Seed      []byte
-}
-
-// Seeds returns the secrets of the published keys, the oldest first. Before Load there are none.
-func (s *Service) Seeds() []Seed {
-	ring := s.ring.Load()
-	if ring == nil {
-		return nil
-	}
-	return slices.Clone(ring.seeds)
 }
 
 // given returns the keys that clients get. Before Load there are none.

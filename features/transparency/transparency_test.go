@@ -312,6 +312,41 @@ func TestRetentionGoesOn(t *testing.T) {
 	}
 }
 
+// The first messages of a long log are deleted before the leaves of all of it are stored, and then
+// the others.
+func TestRetentionOfALongLogBeginsSoon(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const entries = 20_000
+	w.exec(`
+		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+		SELECT $1, n, 1, 'did:plc:alice', 1, int8send(n), n::text, '', '2026-01-22T09:30:00Z' FROM generate_series(1,
+			$2::bigint) n`, w.convo, entries)
+	w.exec(`UPDATE convos SET last_seq = $2 WHERE id = $1`, w.convo, entries)
+	begun := time.Now()
+	var leaves []int64
+	e := messages.NewSweeper(w.db, time.Minute, func(int64) {
+		var n int64
+		if err := w.db.QueryRow(t.Context(), `
+			SELECT sum(octet_length(hashes)) / 32 FROM log_tiles WHERE level = 0`).Scan(&n); err != nil {
+			t.Error(err)
+		}
+		if leaves = append(leaves, n); len(leaves) == 1 {
+			t.Logf("the first messages are deleted after %v", time.Since(begun))
+		}
+	}, w.Keep)
+	if n, err := e.RunOnce(t.Context()); n != entries || err != nil {
+		t.Fatalf("%d messages have expired, %v", n, err)
+	}
+	t.Logf("all are deleted after %v", time.Since(begun))
+	if most := leaves[0]; most > entries/2 {
+		t.Errorf("%d leaves are stored before the first messages are deleted", most)
+	}
+	if last := leaves[len(leaves)-1]; last != entries {
+		t.Errorf("%d leaves are stored at the end", last)
+	}
+}
+
 // A proof in a long log reads a few rows.
 func TestLongLog(t *testing.T) {
 	t.Parallel()

@@ -125,10 +125,11 @@ func (t *tree) take(p *part) (tiles [][]verifier.Hash, err error) {
 	return tiles, nil
 }
 
-// catchUp reads the log after the tree up to its end, and stores the tiles that are complete. It
-// adds to hashed the number of bytes that it hashed, even if it fails. conn leads to one server,
-// and the generation is of this server. Errors: ErrNotReady, errors of the database.
-func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hashed *int64) error {
+// catchUp reads the log after the tree, in at most so many steps, up to its end. It stores the tiles
+// that are complete, and adds to hashed the number of bytes that it hashed, even if it fails. conn
+// leads to one server, and the generation is of this server. Errors: ErrNotReady, errors of the
+// database.
+func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, steps int, hashed *int64) error {
 	generation, err := s.begun(ctx, conn)
 	if err != nil {
 		return err
@@ -137,7 +138,7 @@ func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hash
 		t.forget()
 	}
 	restarts := 0
-	for range maxSteps {
+	for range steps {
 		if !t.known {
 			if err := begin(ctx, conn, t); err != nil {
 				return err

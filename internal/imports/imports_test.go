@@ -20,7 +20,8 @@ const module = "mlsd"
 // forTests are the packages that only tests and generators may import.
 func forTests() []string {
 	return []string{
-		"clientsim/testbed/testbedtest", "clientsim/xrpc/xrpctest", "features/attachments/storetest", "internal/await",
+		"clientsim/testbed/testbedtest", "clientsim/xrpc/xrpctest", "features/attachments/storetest",
+		"features/push/pushtest", "internal/await",
 		"internal/failpoint/failpointtest", "internal/guide", "internal/limit/limittest", "internal/moduletest",
 		"internal/imports", "internal/lexgen", "internal/lexgen/examples", "internal/mlstest", "internal/mutants",
 		"internal/pgtest", "internal/promtest", "internal/serviceauth/authtest", "internal/standby/standbytest",
@@ -70,7 +71,8 @@ func foreign() []foreignRule {
 		// hundreds of modules.
 		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
-			"features/attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest",
+			"features/attachments/storetest", "features/push/pushtest", "internal/pgtest", "internal/mlstest",
+			"internal/serviceauth/authtest",
 			"internal/standby/standbytest", "internal/await", "internal/failpoint/failpointtest",
 			"internal/limit/limittest", "internal/moduletest",
 			"internal/testdir", "internal/mutants",

@@ -67,8 +67,9 @@ var encodingRules = []struct {
 var encodingsByName = func() map[string]encoding {
 	all := map[string]encoding{idempotencyKeyField: encodingKey}
 	for e, names := range map[encoding]string{
-		encodingHex:      "groupId successorGroupId keyPackageRef keyPackageRefs hash deviceId keyId sha256",
-		encodingID:       "convoId convoIds successorConvoId predecessorConvoId messageId id erasureId reportId attachmentId",
+		encodingHex: "groupId successorGroupId keyPackageRef keyPackageRefs hash deviceId keyId sha256",
+		encodingID: "convoId convoIds muted successorConvoId predecessorConvoId messageId id erasureId reportId " +
+			"attachmentId",
 		encodingPosition: "cursor position sinceMessage",
 		encodingSecret:   "session refreshToken ticket confirmationToken secret",
 		encodingText: "description name errorDetails embedType error message info reaction receipt receipts topic type " +

@@ -41,6 +41,7 @@ const (
 	GetLogProof           = "blue.catbird.mls.getLogProof"
 	GetMessages           = "blue.catbird.mls.getMessages"
 	GetOwnKeyPackages     = "blue.catbird.mls.getOwnKeyPackages"
+	GetPushKey            = "blue.catbird.mls.getPushKey"
 	GetReportKey          = "blue.catbird.mls.getReportKey"
 	GetSubscriptionTicket = "blue.catbird.mls.getSubscriptionTicket"
 	GetWelcome            = "blue.catbird.mls.getWelcome"

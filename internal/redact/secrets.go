@@ -34,10 +34,10 @@ var columns = map[string]map[audience][]string{
 	"key_packages":          {nobody: {"claimed_by"}},
 	"outbox":                {nobody: {"convo_ids", "seqs", "sizes"}},
 	"public_groups":         {nobody: {"state", "group_info", "vouched_by", "external_senders"}, members: {"epoch"}},
-	"push_targets":          {nobody: {"secret"}},
+	"push_targets":          {nobody: {"secret", "auth"}},
 	"received_invitations":  {nobody: {"domain", "hidden"}},
 	"requests":              {nobody: {"node"}},
-	"sent_invitations":      {nobody: {"last_error"}},
+	"sent_invitations":      {nobody: {"domain", "last_error", "lot"}},
 	"subscription_tickets":  {nobody: {"hash"}},
 }
 

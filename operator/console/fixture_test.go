@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/api"
+	"mlsd/convos"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/worker"
 	"mlsd/operator"
@@ -77,8 +78,8 @@ func newBench(t *testing.T, tokens operator.Tokens) *bench {
 		Access: access, DB: b.db, Log: log, Version: "test", Node: node, Stored: stored, NodeID: uuid.New, Checks: b.checks,
 		Rounds:    worker.NewRounds(worker.Clock{}),
 		Lifetimes: api.Lifetimes(), Quotas: quota.Defaults(),
-		Operator: operator.New(operator.Config{DB: b.db, Log: log, Accounts: accounts.NewStore(0), Changed: func() {},
-			Wake: func() {}}),
+		Operator: operator.New(operator.Config{DB: b.db, Log: log, Accounts: accounts.NewStore(0, convos.HandOver),
+			Changed: func() {}, Wake: func() {}}),
 	})
 	if err != nil {
 		t.Fatal(err)

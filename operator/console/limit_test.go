@@ -81,6 +81,27 @@ func TestAccountIsReactivated(t *testing.T) {
 	b.lacks(b.get(at), "The network says that the account is deleted", "Serve the account again")
 }
 
+// The page Account makes an admin of a member, with a record.
+func TestMemberIsMadeAnAdmin(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, operator.Tokens{Write: writeToken, Read: readToken})
+	b.plantConvo(planted, alice, carol, 3)
+	b.logIn(readToken)
+	at := b.find("/account", carol)
+	b.has(b.get(at), "<td>member</td>")
+	b.lacks(b.get(at), "Make it an admin")
+	b.logIn(writeToken)
+	page := b.get(at)
+	b.has(page, "Make it an admin")
+	b.press("method", "convo.promote", "param-convo", planted, "param-did", b.ref(page, "convo.promote"))
+	b.has(b.get(at), "<td>admin</td>")
+	b.lacks(b.get(at), "Make it an admin")
+	want := []string{"convo.promote | " + planted + " " + carol + " | olga | ticket 7 | done"}
+	if diff := cmp.Diff(want, b.recorded()[1:]); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
+	}
+}
+
 // The page Convo has a button beside a dispute that is open.
 func TestDisputeIsEnded(t *testing.T) {
 	t.Parallel()

@@ -132,12 +132,17 @@ var convoChecks = []check{
 			AND NOT EXISTS (SELECT FROM members WHERE convo_id = p.id AND (did = m.did OR did LIKE 'did:erased:%'))
 			AND m.did NOT LIKE 'did:erased:%'`},
 	{"a roster that can be", `
-		SELECT c.id, format('%s members are left, %s are admins', count(m.did) FILTER (WHERE left_at IS NULL),
-			count(*) FILTER (WHERE role <> 'member'))
+		SELECT c.id, format('%s members are left, %s are creators', count(m.did) FILTER (WHERE left_at IS NULL),
+			count(*) FILTER (WHERE role = 'creator'))
 		FROM convos c LEFT JOIN members m ON m.convo_id = c.id
 		WHERE c.id = ANY($1::uuid[]) GROUP BY c.id
-		HAVING count(m.did) FILTER (WHERE left_at IS NULL) = 0 OR count(*) FILTER (WHERE role <> 'member') = 0
-			OR count(*) FILTER (WHERE role = 'creator') > 1`},
+		HAVING count(m.did) FILTER (WHERE left_at IS NULL) = 0 OR count(*) FILTER (WHERE role = 'creator') > 1`},
+	// Where an older server has let the last admin leave, that person has its role until SweepRoles.
+	{"a convo with members has an admin", `
+		SELECT c.id, format('%s members are left, and none is an admin', count(*) FILTER (WHERE m.left_at IS NULL))
+		FROM convos c JOIN members m ON m.convo_id = c.id
+		WHERE c.id = ANY($1::uuid[]) GROUP BY c.id
+		HAVING bool_or(m.left_at IS NULL) AND bool_and(m.role = 'member')`},
 	{"positions within the log", `
 		SELECT c.id, format('joined at %s, left at %s, cursor %s of %s', m.joined_seq, m.left_seq, m.cursor_seq, c.last_seq)
 		FROM convos c JOIN members m ON m.convo_id = c.id

@@ -337,6 +337,8 @@ func TestBrokenPromises(t *testing.T) {
 		{"a reset has two sides", `UPDATE convos SET predecessor_id = gen_random_uuid()`, nil},
 		{"a roster that can be", `UPDATE members SET left_at = now(), left_seq = 4, left_epoch = 3`, nil},
 		{"a roster that can be", `UPDATE members SET role = 'creator'`, nil},
+		{"a convo with members has an admin", `UPDATE members SET role = 'member'`, nil},
+		{"a convo with members has an admin", `UPDATE members SET role = 'member' WHERE left_at IS NULL`, nil},
 		{"positions within the log", `UPDATE members SET cursor_seq = 99 WHERE did = 'did:plc:bob'`, nil},
 		{"positions within the log", `UPDATE members SET left_epoch = NULL`, nil},
 		{"no Welcome before its commit", `UPDATE welcomes SET epoch = 7 WHERE recipient_did = 'did:plc:bob'`, nil},

@@ -29,11 +29,14 @@ type fixture struct {
 	store *accounts.Store
 }
 
+// alone is a HandOver where nobody is in a convo.
+func alone(_ context.Context, _ pgx.Tx, _ []syntax.DID, refuse func() error) error { return refuse() }
+
 const eraseAfter = 30 * 24 * time.Hour
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return &fixture{T: t, db: pgtest.Database(t), store: accounts.NewStore(eraseAfter)}
+	return &fixture{T: t, db: pgtest.Database(t), store: accounts.NewStore(eraseAfter, alone)}
 }
 
 func (f *fixture) check(err error) {

@@ -19,17 +19,37 @@ import (
 // Store writes the table accounts. Each write holds the lock of account_clock until its transaction
 // ends, and all other writes of the Store wait for the lock. So a write belongs at the end of a
 // transaction.
-type Store struct{ eraseAfter time.Duration }
+type Store struct {
+	eraseAfter time.Duration
+	handOver   HandOver
+}
+
+// HandOver runs refuse, which makes this service refuse people. It also makes others able to do
+// what only these people could do. It may lock convos before it calls refuse, and not afterwards.
+type HandOver func(ctx context.Context, tx pgx.Tx, dids []syntax.DID, refuse func() error) error
+
+// Beginner begins a transaction, or a savepoint in a transaction.
+type Beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
 
 // NewStore returns a store. eraseAfter is the time from the deletion of an account to the erasure
 // of its data. 0 means that the data is kept.
-func NewStore(eraseAfter time.Duration) *Store { return &Store{eraseAfter} }
+func NewStore(eraseAfter time.Duration, handOver HandOver) *Store {
+	return &Store{eraseAfter, handOver}
+}
 
 // Block blocks an account. If the account is already blocked, the new operator and reason replace
 // the old ones. Every node refuses the account at most a second after the commit, and the account's
 // sessions end.
-func (s *Store) Block(ctx context.Context, db pgpool.DB, did syntax.DID, operator, reason string) error {
-	_, err := db.Exec(ctx, `
+func (s *Store) Block(ctx context.Context, db Beginner, did syntax.DID, operator, reason string) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		return s.handOver(ctx, tx, []syntax.DID{did}, func() error { return block(ctx, tx, did, operator, reason) })
+	})
+}
+
+func block(ctx context.Context, tx pgx.Tx, did syntax.DID, operator, reason string) error {
+	_, err := tx.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		INSERT INTO accounts (did, blocked_at, blocked_by, blocked_reason, version)
 		SELECT $1, clock_timestamp(), $2, $3, version FROM clock
@@ -38,7 +58,7 @@ func (s *Store) Block(ctx context.Context, db pgpool.DB, did syntax.DID, operato
 	if err != nil {
 		return fmt.Errorf("block an account: %w", err)
 	}
-	return sessions.End(ctx, db, did)
+	return sessions.End(ctx, tx, did)
 }
 
 // Unblock takes an operator's block back. was says whether there was a block.
@@ -115,7 +135,24 @@ var setStatusSQL string
 // makes no row for an account that is active, or that this service does not know (Known). A
 // statement that is older than the stored one has no effect. The DIDs must differ. The sessions of
 // inactive accounts end.
-func (s *Store) SetStatus(ctx context.Context, db pgpool.DB, source string, changes []Change) (stored []Change,
+func (s *Store) SetStatus(ctx context.Context, db Beginner, source string, changes []Change) (stored []Change,
+	err error) {
+	var inactive []syntax.DID
+	for _, c := range changes {
+		if c.Status != Active {
+			inactive = append(inactive, c.DID)
+		}
+	}
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		return s.handOver(ctx, tx, inactive, func() (err error) {
+			stored, err = s.setStatus(ctx, tx, source, changes)
+			return err
+		})
+	})
+	return stored, err
+}
+
+func (s *Store) setStatus(ctx context.Context, tx pgx.Tx, source string, changes []Change) (stored []Change,
 	err error) {
 	dids, statuses, ats, seqs := make([]string, len(changes)), make([]string, len(changes)),
 		make([]time.Time, len(changes)), make([]int64, len(changes))
@@ -128,7 +165,7 @@ func (s *Store) SetStatus(ctx context.Context, db pgpool.DB, source string, chan
 	if s.eraseAfter > 0 {
 		erase = &s.eraseAfter
 	}
-	known, err := pgpool.Collect(ctx, db, pgx.RowTo[syntax.DID], setStatusSQL, pgx.NamedArgs{
+	known, err := pgpool.Collect(ctx, tx, pgx.RowTo[syntax.DID], setStatusSQL, pgx.NamedArgs{
 		"dids": dids, "states": statuses, "times": ats, "seqs": seqs, "source": source, "erase_after": erase,
 	})
 	if err != nil {
@@ -141,7 +178,7 @@ func (s *Store) SetStatus(ctx context.Context, db pgpool.DB, source string, chan
 			refused = append(refused, did)
 		}
 	}
-	return stored, sessions.End(ctx, db, refused...)
+	return stored, sessions.End(ctx, tx, refused...)
 }
 
 // Reactivate forgets what the network states about an account: every node serves the account at

@@ -251,7 +251,7 @@ func TestReturnBeatsErasure(t *testing.T) {
 func TestErasureCanBeSwitchedOff(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.store = accounts.NewStore(0)
+	f.store = accounts.NewStore(0, alone)
 	f.known(alice)
 	f.set(change(alice, accounts.Deleted, 1))
 	if a := f.get(alice); a.Status != accounts.Deleted || a.EraseAfter != nil {

@@ -2,7 +2,7 @@
 
 import { AccountAwayError, type Accounts } from "./accounts.js"
 import { Api, withIdempotencyKey } from "./api.js"
-import { ContraryError, groupOf, tellContrary } from "./binding.js"
+import { ContraryError, groupOf, peopleIn, tellContrary } from "./binding.js"
 import { hex, same, sha256 } from "./bytes.js"
 import { type CommitChange, peopleOf } from "./changes.js"
 import { type Clock, systemClock } from "./clock.js"
@@ -254,6 +254,7 @@ export class Client {
   ) {
     this.own = new OwnDevices(core, log, outbox, accounts, closing.signal, {
       list: () => this.list(),
+      admits: admitsOwn,
       join: (convo) => this.joinIfInvited(convo, async () => isPresent(await log.thread(convo))),
       entered: (convo) => this.entered(convo),
       later: (done) => this.later(done),
@@ -487,9 +488,21 @@ export class Client {
    */
   async add(convo: ConvoId, dids: readonly Did[], again = false): Promise<Committed> {
     const content: AddContent = { dids, claim: this.newId(), ...(again && { again }) }
+    await this.removeGone(convo, dids)
     const committed = (await this.write(convo, "add", content)) as unknown as Committed
     await this.tellMissing()
     return committed
+  }
+
+  // removeGone removes the leaves of people who have left, before they are added again: MLS has one leaf for a key.
+  private async removeGone(convo: ConvoId, dids: readonly Did[]): Promise<void> {
+    const there = peopleIn(await groupOf(this.core, convo))
+    for (const did of dids.filter((one) => one !== this.core.did && there.includes(one))) {
+      const { write, settled } = await this.outbox.add(convo, "remove", { did, gone: true })
+      settled.catch((err: unknown) => {
+        if (!(err instanceof DiscardedError)) this.later(this.outbox.discard(write.id)) // the addition says why
+      })
+    }
   }
 
   /** Who could not be invited to a convo yet, and is invited later: until {@link Client.remove}, and for 30 days. */
@@ -523,8 +536,9 @@ export class Client {
   // service says. If that fails, they must ask its account.
   private async retire(convo: ConvoId): Promise<void> {
     const group = await groupOf(this.core, convo)
-    for (const { identity, signatureKey } of group?.members ?? []) {
-      if (didOf(identity) !== this.core.did) continue
+    const own = group?.members.filter(({ identity }) => didOf(identity) === this.core.did) ?? []
+    if (own.length === group?.members.length) return // nobody is there who could see it, and the last member cannot leave
+    for (const { signatureKey } of own) {
       const { write, settled } = await this.outbox.add(convo, "retire", { device: hex(signatureKey) })
       settled.catch((err: unknown) => {
         if (!(err instanceof DiscardedError)) this.later(this.outbox.discard(write.id))
@@ -639,8 +653,11 @@ export class Client {
 
   private async read(convo: ConvoId): Promise<void> {
     try {
-      const thread = await this.core.locks.run(lockOf(convo), () => this.log.read(convo))
-      if (thread.lost) this.lost(convo, new OutOfStepError("the server has lost writes"))
+      const [thread, lacks] = await this.core.locks.run(lockOf(convo), async () => {
+        const read = await this.log.read(convo)
+        return [read, !read.left && (await this.outbox.kept.lacks(convo, read.entered))] as const
+      })
+      if (thread.lost || lacks) this.lost(convo, new OutOfStepError("the server has lost writes"))
       this.logChecks?.soon(convo)
       if (thread.successor === undefined && !thread.left) {
         const successor = await this.resets.look(thread)

@@ -52,14 +52,14 @@ export function encodeContent(content: Content): Uint8Array {
 }
 
 /**
- * Reads what another member has written, which can be anything. Plain text is a text. The body can be of
+ * Reads what another member has written, which can be anything. Plain text without NUL is a text. The body can be of
  * a kind that this version does not know. What is no content is `undefined`: keep it, and show that there is
  * something that this version does not support.
  */
 export function decodeContent(bytes: Uint8Array): Content | undefined {
   if (bytes.length > mostBytes) return undefined
   try {
-    if (!startsMap(bytes)) return { body: lexicon.text.build(lexicon.text.validate({ text: utf8.decode(bytes) })) }
+    if (!startsMap(bytes)) return bytes.includes(0) ? undefined : { body: lexicon.text.build(lexicon.text.validate({ text: utf8.decode(bytes) })) }
     return lexicon.main.validate(decode(bytes))
   } catch {
     return undefined

@@ -2,7 +2,8 @@
 
 import type { Clock } from "./clock.js"
 import type { SealedWrite } from "./outbox.js"
-import { type Changes, get, put, type Store } from "./store.js"
+import { names, type Pending } from "./records.js"
+import { type Changes, get, getAll, put, type Store } from "./store.js"
 
 /** Bounds of what is kept: so many writes of the device, and none for longer. */
 const mostKept = 200
@@ -20,17 +21,27 @@ export interface KeptWrite {
   readonly forked?: true
 }
 
+/** What is remembered of a kept write: the rest is read when it is needed. */
+interface Entry {
+  readonly name: string
+  readonly at: number
+  readonly queue: string
+  readonly digest: string | undefined
+  readonly epoch: number
+  /** Whether the log has shown it. */
+  shown: boolean
+}
+
 /** The accepted writes of a device. */
 export class Kept {
   private constructor(
     private readonly store: Store,
     private readonly clock: Clock,
-    private readonly index: { name: string; at: number }[], // in the order of their acceptance
+    private readonly index: Entry[], // in the order of their acceptance
   ) {}
 
   static async open(store: Store, clock: Clock): Promise<Kept> {
-    const names = await store.list(keptPrefix)
-    return new Kept(store, clock, names.map((name) => ({ name, at: timeOf(name) })))
+    return new Kept(store, clock, (await getAll<KeptWrite>(store, keptPrefix)).map(entryOf))
   }
 
   /** Adds to changes that a write is kept, and that those are removed which are too many or too old. */
@@ -40,7 +51,7 @@ export class Kept {
     const name = nameOf(last === undefined ? at * 1000 : Math.max(at * 1000, numberOf(last.name) + 1))
     const kept: KeptWrite = { name, write, at }
     put(changes, name, kept)
-    this.index.push({ name, at })
+    this.index.push(entryOf(kept))
     while (this.index.length > mostKept || at - (this.index[0]?.at ?? at) > longestKept) {
       const oldest = this.index.shift()
       if (oldest !== undefined) changes.set(oldest.name, undefined)
@@ -62,12 +73,34 @@ export class Kept {
   /** The kept writes of a queue, in the order of their acceptance. */
   async of(queue: string): Promise<KeptWrite[]> {
     const all: KeptWrite[] = []
-    for (const { name } of this.index) {
+    for (const { name } of this.index.filter((one) => one.queue === queue)) {
       const kept = await get<KeptWrite>(this.store, name)
-      if (kept !== undefined && kept.write.queue === queue) all.push(kept)
+      if (kept !== undefined) all.push(kept)
     }
     return all
   }
+
+  /**
+   * Reports whether a log lacks what the service has accepted for it from this device: the service has lost it. The
+   * caller has the convo's lock, and has read the log to its end.
+   *
+   * @param entered the epoch in which this device joined: it does not read what is older
+   */
+  async lacks(convo: string, entered: number): Promise<boolean> {
+    const since = this.clock.now() - longestKept
+    for (const entry of this.index) {
+      const { queue, digest, epoch, at, shown } = entry
+      if (shown || queue !== convo || digest === undefined || epoch < entered || at < since) continue
+      const pending = await get<Pending>(this.store, names.pending(convo))
+      entry.shown = pending?.digest !== digest && (await this.store.read(names.own(digest))) === undefined
+      if (!entry.shown) return true
+    }
+    return false
+  }
+}
+
+function entryOf({ name, write: { queue, sealed } }: KeptWrite): Entry {
+  return { name, at: timeOf(name), queue, digest: sealed.digest, epoch: sealed.epoch ?? 0, shown: false }
 }
 
 function nameOf(number: number): string {

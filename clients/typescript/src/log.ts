@@ -214,6 +214,7 @@ export class Log {
     reading.state = state
     if (before.epoch === after.epoch && after.active) return {}
     if (!after.active) reading.thread = { ...reading.thread, left: true }
+    this.forgetLeavers(reading, after)
     const { thread, changes } = reading
     const devices = changesOf(before, after)
     reading.moved ||= devices.length > 0
@@ -255,6 +256,14 @@ export class Log {
     const { thread } = reading
     reading.thread = { ...thread, leaving: [...(thread.leaving ?? []), hex(removes.signatureKey)] }
     reading.moved = true
+  }
+
+  // forgetLeavers forgets the proposals of leaves that are gone: their person can be added again with the same keys.
+  private forgetLeavers(reading: Reading, { members }: Group): void {
+    const { leaving, ...thread } = reading.thread
+    if (leaving === undefined) return
+    const still = leaving.filter((key) => members.some(({ signatureKey }) => hex(signatureKey) === key))
+    reading.thread = { ...thread, ...(still.length > 0 && { leaving: still }) }
   }
 
   // named gives an item the sender that MLS shows. The app hears if the server has named another one.

@@ -161,14 +161,14 @@ export class Members {
   private async removeLeavers({ convoId, leaving = [] }: Thread, { members }: Group): Promise<void> {
     if (leaving.includes(hex(this.core.mls.signatureKey))) return
     const gone = members.filter(({ signatureKey }) => leaving.includes(hex(signatureKey)))
-    for (const { identity, signatureKey } of gone) await this.remove(convoId, didOf(identity) as Did, signatureKey)
+    for (const { identity, signatureKey } of gone) await this.remove(convoId, didOf(identity) as Did, signatureKey, true)
   }
 
   // remove takes a device out of the group, once in a life of the client and version of the group. The service
   // lets its own person do it, those who may remove people, and everybody if it has proposed that itself. To
   // the others it is refused: the app has not asked for it, so it does not hear that.
-  private async remove(convo: ConvoId, did: Did, key: Uint8Array): Promise<void> {
-    const content: RemoveContent = { did, device: hex(key) }
+  private async remove(convo: ConvoId, did: Did, key: Uint8Array, leaving = false): Promise<void> {
+    const content: RemoveContent = { did, device: hex(key), ...(leaving && { leaving }) }
     const name = [convo, this.version(convo), did, content.device].join(" ")
     if (this.removing.has(name)) return
     this.removing.add(name)

@@ -54,6 +54,8 @@ interface Removal {
 export interface OwnDevicesHandler {
   /** Lists this device in its account. */
   list(): Promise<void>
+  /** Whether this device enters the convos of its person by itself. */
+  readonly admits: boolean
   /** Joins a convo with this device's Welcome, if it has one. */
   join(convo: ConvoId): Promise<void>
   /** This device is in a convo: reads it. */
@@ -90,14 +92,34 @@ export class OwnDevices {
    */
   async enterAll(): Promise<void> {
     await this.handler.list()
+    for await (const convo of this.convos()) {
+      await this.enter(convo, true).catch((err: unknown) => this.handler.later(Promise.reject(err)))
+    }
+  }
+
+  // convos are the open convos of this person at its own service, without requests.
+  private async *convos(): AsyncGenerator<ConvoId> {
     for (let cursor: string | undefined; ; ) {
       const page = await this.core.api.query(mls.getConvos.main, { requests: false, ...(cursor !== undefined && { cursor }) })
-      for (const { id, closedAt } of page.conversations) {
-        if (closedAt !== undefined) continue
-        await this.enter(id as ConvoId, true).catch((err: unknown) => this.handler.later(Promise.reject(err)))
-      }
+      for (const { id, closedAt } of page.conversations) if (closedAt === undefined) yield id as ConvoId
       cursor = page.cursor
       if (cursor === undefined) return
+    }
+  }
+
+  // enterWhere enters the convos that another device is in. If that is the person's only one there, the person
+  // leaves them with it.
+  private async enterWhere(deviceId: string): Promise<void> {
+    for await (const convo of this.convos()) {
+      if (await this.isIn(convo, true)) continue
+      try {
+        const { groupInfo } = await this.core.api.query(mls.getGroupInfo.main, { convoId: convo })
+        const own = this.core.mls.infoOf(groupInfo).members.filter(({ identity }) => didOf(identity) === this.core.did)
+        const ids = await Promise.all(own.map(({ signatureKey }) => sha256(signatureKey)))
+        if (ids.includes(deviceId)) await this.enter(convo, true)
+      } catch (err) {
+        this.handler.later(Promise.reject(err))
+      }
     }
   }
 
@@ -204,6 +226,7 @@ export class OwnDevices {
 
   private finish(deviceId: string): Promise<void> {
     return once(this.removing, deviceId, async () => {
+      if (this.handler.admits) await this.enterWhere(deviceId)
       const key = await this.keyOf(deviceId)
       if (key !== undefined) await this.unlist(key)
       const leaves = (await this.leaves()).filter((leaf) => key !== undefined && same(leaf.key, key))

@@ -11,12 +11,15 @@ import * as mls from "#lexicons"
  * Sets a thread back to the last entry that both the device and the server have. Later entries become
  * loose: when their bytes come back at another place, they are found by their digest. They cannot be
  * decrypted a second time.
+ *
+ * @throws Error if the server has the last entry all the same: to read again would not end
  */
 export async function rewind(core: Core, thread: Thread): Promise<Changes> {
   const { convoId } = thread
   const all = await getAll<Item>(core.store, names.items(convoId))
   const items = all.filter(({ seq }) => seq >= thread.first) // of this membership
   const common = await countCommon(core, convoId, items)
+  if (items[common - 1]?.seq === thread.cursor) throw new Error(`convo ${convoId}: the service says that the log ends before seq ${thread.cursor}, which it has`)
   const changes: Changes = new Map()
   for (const item of items.slice(common)) {
     changes.set(names.item(convoId, item.seq), undefined)

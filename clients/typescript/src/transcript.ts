@@ -1,6 +1,7 @@
 // The messages of a convo as people see them: docs/clients/CONTENT.md.
 
 import { body, bodyAs, type BodyOf, type Content, decodeContent, kindOf, type MessageName } from "./content.js"
+import { isHistory } from "./history-format.js"
 import type { Item } from "./records.js"
 
 /** An entry of the log that this device has read, or that history has brought. Items and imported items are such. */
@@ -98,7 +99,7 @@ export class Transcript {
 
   private addOne(entry: Entry, changed: Set<string>): void {
     const before = this.said.get(entry.seq)
-    if (entry.content === undefined || (before !== undefined && (before.entry.from === undefined || entry.from !== undefined))) return
+    if (entry.content === undefined || isHistory(entry.content) || (before !== undefined && (before.entry.from === undefined || entry.from !== undefined))) return
     if (before !== undefined) this.take(before, changed, false)
     const said = { entry, content: decodeContent(entry.content) }
     this.said.set(entry.seq, said)

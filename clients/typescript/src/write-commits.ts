@@ -33,6 +33,10 @@ export interface RemoveContent {
   readonly did: Did
   /** Set to remove this device alone: its signature key, in hexadecimal. */
   readonly device?: string
+  /** Set to remove the person only if it is not on the roster any more: it has left, and its leaves are still there. */
+  readonly gone?: boolean
+  /** Set to remove the device only while its own person's proposal to remove it counts. */
+  readonly leaving?: boolean
 }
 
 /** Where the service has put a commit. */
@@ -143,13 +147,27 @@ const remove: Kind = {
     await mustBeIn(parts, convoId)
   },
   async seal(parts, write) {
-    const { did, device } = write.content as unknown as RemoveContent
+    const { did, device, gone = false, leaving = false } = write.content as unknown as RemoveContent
+    if (gone) {
+      await parts.log.read(write.queue)
+      if (await isOnRoster(parts, write.queue, did)) return { result: { epoch: 0, seq: 0 }, changes: new Map() }
+    }
     await readPending(parts, write.queue)
-    const group = parts.mls.describe(await mustRead(parts.store, names.group(write.queue)))
-    const leaves = leavesOf(group, did).filter(({ signatureKey }) => device === undefined || hex(signatureKey) === device)
+    const proposed = (await parts.log.thread(write.queue))?.leaving ?? []
+    if (leaving && !proposed.includes(device ?? "")) return { result: { epoch: 0, seq: 0 }, changes: new Map() }
+    const isMeant = ({ signatureKey }: Group["members"][number]) => device === undefined || hex(signatureKey) === device
+    const look = async () => {
+      const group = parts.mls.describe(await mustRead(parts.store, names.group(write.queue)))
+      return { group, leaves: leavesOf(group, did).filter(isMeant) }
+    }
+    let { group, leaves } = await look()
+    if (leaves.length === 0) { // somebody can have added it since this device has read the log
+      await parts.log.read(write.queue)
+      ;({ group, leaves } = await look())
+    }
     if (leaves.length === 0) {
       const changes: Changes = new Map()
-      if (device === undefined) await leave(parts, write.queue as ConvoId, [did], [], changes) // who is not invited yet
+      if (device === undefined && !gone) await leave(parts, write.queue as ConvoId, [did], [], changes) // who is not invited yet
       return { result: { epoch: group.epoch, seq: 0 }, changes }
     }
     return stage(parts, write, { remove: leaves.map(({ index }) => index) }, (staged, epoch) => {
@@ -193,6 +211,11 @@ export const committing: ReadonlySet<string> = new Set(["add", "remove", "update
 
 function committed(epoch: number, seq: number | undefined): Done {
   return { result: { epoch, seq: seq ?? 0 }, changes: new Map() }
+}
+
+async function isOnRoster(parts: Parts, convoId: string, did: Did): Promise<boolean> {
+  const { convo: { members } } = await parts.api.query(mls.getConvo.main, { convoId })
+  return members.some((member) => member.did === did)
 }
 
 function leavesOf(group: Group, did: string) {

@@ -5,6 +5,7 @@ import { readFile, writeFile } from "node:fs/promises"
 import { test } from "node:test"
 import { encode } from "@atproto/lex-cbor"
 import { type Body, body, bodyAs, type Content, ContentError, decodeContent, encodeContent, kindOf } from "../src/content.js"
+import { encodeMessage } from "../src/history-format.js"
 import { asDid, type Did } from "../src/ids.js"
 import { type LexValue, lexStringify } from "../src/json.js"
 import { type Entry, type ShownMessage, Transcript } from "../src/transcript.js"
@@ -54,6 +55,7 @@ const samples: Readonly<Record<string, Content>> = {
 /** Bytes that are no content. */
 const broken: Readonly<Record<string, Uint8Array>> = {
   nothing: new Uint8Array(),
+  "a text with NUL": utf8("a\0"),
   "no UTF-8 and no map": Uint8Array.of(0xff, 0xfe),
   "a map that ends early": encode({ body: { $type: "blue.catbird.mls.content#text", text: "a" } }).subarray(0, 20),
   "a map without a body": encode({ text: "a" }),
@@ -123,6 +125,7 @@ function conversations(): Map<string, Entry[]> {
   const remove = (seq: number, sender: Did) => say(seq, sender, id(100 + seq), { body: body.deletion({ id: id(1) }) })
   const react = (seq: number, sender: Did, emoji: string, removed = false) =>
     say(seq, sender, id(100 + seq), { body: body.reaction({ message: { id: id(1), author: alice }, emoji, ...(removed && { removed }) }) })
+  const history = { ...hello, seq: 2, id: "e2", messageId: id(2), content: encodeMessage({ type: "cancel", id: id(9) }) }
   const word = (entry: Entry): Entry => ({ ...entry, from: carol })
   return new Map([
     ["only the author edits", [hello, edit(2, bob, "mine"), edit(3, alice, "hello"), edit(4, alice, "hello!")]],
@@ -144,6 +147,7 @@ function conversations(): Map<string, Entry[]> {
       say(1, alice, id(1), samples["unknown kind"]!), say(2, alice, id(2), samples["unknown kind that shows nothing"]!),
       { ...hello, seq: 3, id: "e3", messageId: id(3), content: broken["a map without a body"]! },
     ]],
+    ["a message about history is not shown", [hello, history]],
     ["an answer", [hello, say(2, bob, id(2), { body: body.text({ text: "hi" }), replyTo: { id: id(1), author: alice } })]],
   ])
 }

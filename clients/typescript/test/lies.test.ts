@@ -14,7 +14,8 @@ import { Honest } from "./support/honest.js"
 import {
   staleGroupInfo, strangerEnters, T1, T10, T11, T12, T1foreign, T2, T3, T4, T5, T6, T6closed, T7, T8, T9, welcomeOfAnother, withheld,
 } from "./support/lies.js"
-import { deviceOf, Liar } from "./support/liar.js"
+import { changed, deviceOf, Liar } from "./support/liar.js"
+import type * as mls from "#lexicons"
 
 /** What has come of a lie, apart from what was read and heard. */
 interface Outcome {
@@ -355,6 +356,25 @@ test("T9: two halves of a group have two codes", { ...needsServer, timeout: 2 * 
   assert.deepEqual([one.epoch, other.epoch, one.groupId], [2, 2, other.groupId])
   assert.notEqual(hex(one.authenticator), hex(other.authenticator))
   assert.deepEqual(liar.read, [])
+  await close(alice, bob)
+})
+
+test("a service that says the log is shorter than what it has is not asked without end", { ...needsServer, timeout: 2 * patience }, async () => {
+  const liar = new Liar()
+  const { alice, bob, convo } = await pair(liar)
+  await alice.says(convo, "one")
+  await bob.client.sync(convo)
+  let [asked, lying] = [0, true]
+  liar.tell(({ method, convo: of }, did, pass) => {
+    if (method !== "getMessages" || of !== convo || did !== bob.did || !lying || ++asked > 1000) return undefined
+    return changed<mls.getMessages.$OutputBody>(pass, (page) => ({ ...page, lastSeq: 0 }))
+  })
+  await assert.rejects(bob.client.sync(convo), /ends before seq/)
+  assert.ok(asked < 20, `asked ${asked} times`)
+  lying = false
+  await alice.says(convo, "two")
+  await bob.client.sync(convo)
+  assert.deepEqual(await bob.texts(convo), ["one", "two"])
   await close(alice, bob)
 })
 

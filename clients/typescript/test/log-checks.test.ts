@@ -274,7 +274,7 @@ test("a server that is restored from a backup went back, and did not lie", { ...
     await say(a, convo, "one", "two")
     await a.client.sync(convo)
     await a.client.logChecks?.check(convo)
-    server.backUp()
+    await server.backUp()
     await say(a, convo, "three", "four", "five")
     await a.client.sync(convo)
     await a.client.logChecks?.check(convo)

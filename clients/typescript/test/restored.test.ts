@@ -40,7 +40,7 @@ test(`${count} messages each, of which the server loses some`, { ...needsServer,
     await send(a, convo, "a", 0, third)
     await send(b, convo, "b", 0, third)
     await Promise.all([a.sync(convo), b.sync(convo)])
-    server.backUp()
+    await server.backUp()
 
     await send(a, convo, "a", third, 2 * third)
     await c.replenish()

@@ -46,7 +46,7 @@ public actor ATProtoAccounts: Accounts {
         try await question(account) { try await $0.find(key, account) }
     }
 
-    public func keys(of account: DID) async throws -> [Data] {
+    public func devices(of account: DID) async throws -> [ListedDevice] {
         try await question(account) { try await $0.all(account) }
     }
 
@@ -124,7 +124,7 @@ public actor ATProtoAccounts: Accounts {
         } catch let error as ServiceError where error.name.rawValue == "RecordNotFound" { return false }
     }
 
-    private func all(_ account: DID) async throws -> [Data] {
+    private func all(_ account: DID) async throws -> [ListedDevice] {
         struct Page: Decodable {
             struct Entry: Decodable {
                 var uri: String
@@ -134,19 +134,20 @@ public actor ATProtoAccounts: Accounts {
             var cursor: String?
         }
         let pds = try await document(account, within: Self.fiveMinutes)
-        var (keys, cursor, count): ([String: Data], String?, Int) = ([:], nil, 0)
+        var (devices, cursor, count): ([String: ListedDevice], String?, Int) = ([:], nil, 0)
         repeat {
             var items = [("repo", account.rawValue), ("collection", Self.collection), ("limit", String(Self.mostDevices))]
             if let cursor { items.append(("cursor", cursor)) }
             let page = try await ask(pds, "com.atproto.repo.listRecords", items, Page.self)
             for entry in page.records where entry.uri.hasSuffix("/" + recordKey(of: entry.value.signatureKey.data)) {
-                keys[recordKey(of: entry.value.signatureKey.data)] = entry.value.signatureKey.data
+                let (key, suite, name) = (entry.value.signatureKey.data, entry.value.cipherSuite, entry.value.name)
+                devices[recordKey(of: key)] = ListedDevice(key: key, cipherSuite: suite, name: name)
             }
             count += page.records.count
             if count > Self.mostDevices { throw AccountAway(account, "it lists more than \(Self.mostDevices) devices") }
             cursor = page.records.isEmpty ? nil : page.cursor
         } while cursor != nil
-        return keys.keys.sorted().compactMap { keys[$0] }
+        return devices.keys.sorted().compactMap { devices[$0] }
     }
 
     /// It reads the document now: who has ended is removed.

@@ -5,9 +5,8 @@ import Foundation
 public protocol Accounts: Sendable {
     /// Whether an account lists a device's signature key. Error: ``AccountAway`` if nobody can say now.
     func lists(_ key: Data, of account: DID) async throws -> Bool
-    /// The keys of all devices that an account lists, in the order of their ``recordKey(of:)``. Error:
-    /// ``AccountAway``.
-    func keys(of account: DID) async throws -> [Data]
+    /// All devices that an account lists, in the order of their ``recordKey(of:)``. Error: ``AccountAway``.
+    func devices(of account: DID) async throws -> [ListedDevice]
     /// Whether an account has ended for good: it was deleted at its PDS, or its DID is a tombstone. An account
     /// that is deactivated or suspended can come back: it has not ended. Error: ``AccountAway``.
     func hasEnded(_ account: DID) async throws -> Bool
@@ -15,6 +14,11 @@ public protocol Accounts: Sendable {
     func list(_ device: ListedDevice) async throws
     /// Takes a device's record away. It does nothing the second time.
     func unlist(_ key: Data) async throws
+}
+
+extension Accounts {
+    /// The keys of all devices that an account lists, in the order of their ``recordKey(of:)``. Error: ``AccountAway``.
+    public func keys(of account: DID) async throws -> [Data] { try await devices(of: account).map(\.key) }
 }
 
 /// What an account says of one of its devices.
@@ -89,9 +93,9 @@ public struct MemoryAccounts: Accounts {
         return account.devices[recordKey(of: key)] != nil
     }
 
-    public func keys(of account: DID) async throws -> [Data] {
+    public func devices(of account: DID) async throws -> [ListedDevice] {
         let devices = try await living(account).devices
-        return devices.keys.sorted().compactMap { devices[$0]?.key }
+        return devices.keys.sorted().compactMap { devices[$0] }
     }
 
     public func hasEnded(_ account: DID) async throws -> Bool { try await known.reach(account).hasEnded }

@@ -11,6 +11,8 @@ extension AccountAway: CodedError { public var code: String { "AccountAway" } }
 extension UnknownDevices: CodedError { public var code: String { "UnknownDevice" } }
 extension ContraryGroup: CodedError { public var code: String { "Contrary" } }
 extension StoreOpenError: CodedError { public var code: String { "StoreOpen" } }
+extension OwnDeviceError: CodedError { public var code: String { "OwnDevice" } }
+extension SignedOut: CodedError { public var code: String { "SignedOut" } }
 extension StorageError: CodedError { public var code: String { "Store" } }
 extension FileChanged: CodedError { public var code: String { "FileChanged" } }
 extension FileCipherError: CodedError { public var code: String { "FileCipher" } }

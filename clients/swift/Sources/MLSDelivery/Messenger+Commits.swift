@@ -55,31 +55,51 @@ extension Messenger {
 
     /// Enters a convo of the account by external commit, and reads on from there.
     /// Errors: ``ContraryGroup`` if the GroupInfo is not of the convo's group, and ``UnknownDevices``.
-    func rejoin(_ convo: String) async throws {
+    /// `byItself`: nobody has asked for it, and another listed device of the person must be in the group.
+    func rejoin(_ convo: String, byItself: Bool = false) async throws {
         try await listDevice()
+        if byItself, let before = await outbox.pending.first(where: { $0.lane == Self.lane(ofEntry: convo) }) {
+            return try await entered(with: before, byItself) // an earlier life has begun it
+        }
         let info = try await ask(GetGroupInfo.self, .init(convoId: convo)).groupInfo.data
         let write = try await turn.take {
-            try await self.mustFit(.groupInfo, convo, self.mls.group(of: info))
-            let draft = try await self.draftExternal(convo, info)
+            let offered = try await self.mls.group(of: info)
+            try await self.mustFit(.groupInfo, convo, offered)
+            if byItself { try await self.mustHaveOwn(convo, offered) }
+            let draft = try await self.draftExternal(convo, info, byItself)
             return try await self.outbox.add(draft, with: self.changes(for: draft))
         }
-        if case .refused(let error) = try await outbox.finished(write.id).state { throw error }
+        try await entered(with: write, byItself)
+    }
+
+    private static func lane(ofEntry convo: String) -> String { "external/" + convo }
+
+    private func entered(with write: Write, _ byItself: Bool) async throws {
+        guard case .refused(let error) = try await outbox.finished(write.id).state else { return }
+        if byItself { try await outbox.dismiss([write.id]) }
+        throw error
+    }
+
+    /// Whether a write is an entry that nobody has asked for.
+    func isEntry(_ write: Write) -> Bool {
+        write.nsid == ProcessExternalCommit.nsid && (try? JSONDecoder().decode(External.self, from: write.note))?.byItself == true
     }
 
     /// Its lane is its own: the convo's may be held. The caller has the turn.
-    private func draftExternal(_ convo: String, _ info: Data) async throws -> Draft {
+    private func draftExternal(_ convo: String, _ info: Data, _ byItself: Bool) async throws -> Draft {
         let staged = try await mls.stageExternal(groupInfo: info)
         return try Draft(
             ProcessExternalCommit.self,
             .init(commit: Bytes(staged.commit), convoId: convo, groupInfo: Bytes(staged.groupInfo)),
-            lane: "external/" + convo, epoch: staged.epoch - 1, object: staged.commit,
-            note: encoded(External(groupId: staged.groupID, convoId: convo))
+            lane: Self.lane(ofEntry: convo), epoch: staged.epoch - 1, object: staged.commit,
+            note: encoded(External(groupId: staged.groupID, convoId: convo, byItself: byItself ? true : nil))
         )
     }
 
     private struct External: Codable {
         var groupId: Data
         var convoId: String
+        var byItself: Bool?
     }
 
     // MARK: Author
@@ -105,8 +125,10 @@ extension Messenger {
             let external = try JSONDecoder().decode(External.self, from: write.note)
             let info = try await ask(GetGroupInfo.self, .init(convoId: external.convoId)).groupInfo.data
             return try await storing {
-                try await self.mustFit(.groupInfo, external.convoId, self.mls.group(of: info))
-                return try await self.draftExternal(external.convoId, info)
+                let (offered, byItself) = (try await self.mls.group(of: info), external.byItself == true)
+                try await self.mustFit(.groupInfo, external.convoId, offered)
+                if byItself { try await self.mustHaveOwn(external.convoId, offered) }
+                return try await self.draftExternal(external.convoId, info, byItself)
             }
         }
         try await catchUp(with: write.lane)
@@ -159,8 +181,12 @@ extension Messenger {
                 let before = try await self.mls.members(of: thread.groupId) ?? []
                 try await self.mls.confirm(groupID: thread.groupId)
                 let after = try await self.mls.members(of: thread.groupId) ?? []
-                let news = await self.note(before, after, &thread)
+                let own = try await Leaf(identity: self.account.rawValue, signatureKey: self.mls.signatureKey)
+                let change = CommitChange(from: before, to: after, by: own)
+                let news = try await self.note(change, &thread)
                 var changes = try await self.mls.takeChanges()
+                // If it was read before its answer came, its entry says it already.
+                if let digest = write.digest, await self.records.data(Name.own(digest)) != nil { changes[Name.change(digest)] = try encoded(change) }
                 changes[thread.name] = try encoded(thread)
                 try await self.write(changes, telling: news)
                 return !news.isEmpty
@@ -211,7 +237,7 @@ extension Messenger {
             try await self.outbox.markForked((lost + unsent).map(\.id))
             try await self.mls.confirmExternal(groupID: external.groupId)
             var changes = try await self.mls.takeChanges()
-            thread.entered = accepted.newEpoch
+            (thread.entered, thread.left) = (accepted.newEpoch, nil)
             if !thread.rewound { (thread.seq, thread.messageId) = (accepted.seq, nil) }
             changes[thread.name] = try encoded(thread)
             changes[KeptWelcome.prefix + external.convoId] = .some(nil)

@@ -118,12 +118,31 @@ extension Messenger {
         var asked = device
         do {
             asked.state = try await accounts.lists(device.key, of: device.account) ? .listed : .unlisted
-        } catch is AccountAway { return device }
+        } catch is AccountAway {
+            away.insert(device.name)
+            return device
+        }
         asked.askedAt = surroundings.now()
         let now = try await records.read(Device.self, device.name)
         if let now, now.state == .accepted, asked.state == .unlisted { return now }
+        if let now, now.askedAt == nil, device.askedAt != nil { return try await ask(now) } // the question was older
         try await records.write([asked.name: encoded(asked)])
         return asked
+    }
+
+    /// Forgets how fresh the answer about a device is, which has entered a group by itself: its key can be stolen, and
+    /// its record gone. Its account is asked before the next message. While that is away, a listed device stays so.
+    func askAgain(_ leaf: Leaf, _ changes: inout Changes) async throws {
+        var old = try await device(leaf)
+        guard old.state == .listed, try await !isOwn(leaf) else { return }
+        old.askedAt = nil
+        away.remove(old.name)
+        changes[old.name] = try encoded(old)
+    }
+
+    private func mustBeAsked(_ device: Device, _ leaf: Leaf) async throws -> Bool {
+        guard device.state == .listed, device.askedAt == nil, !away.contains(device.name) else { return false }
+        return try await !isOwn(leaf)
     }
 
     /// The devices of a convo's group for which nothing may be encrypted. If this device was removed, MLS says so.
@@ -132,13 +151,15 @@ extension Messenger {
         var unknown: [Device] = []
         for leaf in members {
             let device = try await device(leaf)
-            if !device.isKnown || thread.uninvited?.contains(device.account) == true { unknown.append(device) }
+            var isUnknown = !device.isKnown || thread.uninvited?.contains(device.account) == true
+            if !isUnknown { isUnknown = try await mustBeAsked(device, leaf) }
+            if isUnknown { unknown.append(device) }
         }
         return unknown
     }
 
     /// The members of a convo's group, if this device is one.
-    private func presentMembers(of thread: Thread) async throws -> [Leaf]? {
+    func presentMembers(of thread: Thread) async throws -> [Leaf]? {
         let (members, own) = try await (mls.members(of: thread.groupId), mls.signatureKey)
         return members?.contains { $0.signatureKey == own } == true ? members : nil
     }
@@ -199,7 +220,7 @@ extension Messenger {
             try await release(convo)
             return []
         }
-        removeLeavers(members, thread)
+        try await removeLeavers(members, thread)
         var before: [Device] = []
         for leaf in members { before.append(try await device(leaf)) }
         let after = try await judge(members)
@@ -242,7 +263,7 @@ extension Messenger {
     /// Forgets refused removals that the app has not asked for, also those of before a kill: it would not know what they
     /// are.
     func dismissUnasked(_ refused: [Write]) async throws {
-        let unasked = refused.filter { $0.isCommit && (try? JSONDecoder().decode(Plan.self, from: $0.note))?.isUnasked == true }
+        let unasked = refused.filter { $0.isCommit && ((try? JSONDecoder().decode(Plan.self, from: $0.note))?.isUnasked == true || isEntry($0)) }
         if !unasked.isEmpty { try await outbox.dismiss(unasked.map(\.id)) }
     }
 
@@ -288,21 +309,13 @@ extension Messenger {
     // MARK: What MLS shows
 
     /// What a commit has changed of a group's members: the thread notes who is new, and the app hears of it.
-    func note(_ before: [Leaf], _ after: [Leaf], _ thread: inout Thread) -> [News.Content] {
-        let (entered, gone) = (after.filter { !before.contains($0) }, before.filter { !after.contains($0) })
-        var replaced = gone // a leaf that leaves and one of the same account that enters are one device with a new key
-        var news: [News.Content] = []
-        let tell = { (change: DeviceNews.Change, leaf: Leaf, convo: String) in
-            News.Content.device(DeviceNews(convoId: convo, change: change, account: leaf.account, key: leaf.signatureKey))
+    func note(_ change: CommitChange, _ thread: inout Thread) async throws -> [News.Content] {
+        if !change.added.isEmpty { thread.silent = (thread.silent ?? []) + change.added }
+        let convo = thread.convoId
+        let devices = change.devices.map { one in
+            let what: DeviceNews.Change = switch one.change { case .entered: .entered case .left: .left case .keyChanged: .keyChanged }
+            return News.Content.device(DeviceNews(convoId: convo, change: what, account: one.device.account, key: one.device.key))
         }
-        for leaf in entered {
-            let old = replaced.firstIndex { $0.account == leaf.account }
-            if let old { replaced.remove(at: old) }
-            news.append(tell(old == nil ? .entered : .keyChanged, leaf, thread.convoId))
-        }
-        for leaf in replaced { news.append(tell(.left, leaf, thread.convoId)) }
-        let added = Set(after.map(\.account)).subtracting(before.map(\.account))
-        if !added.isEmpty { thread.silent = (thread.silent ?? []) + added.sorted { $0.rawValue < $1.rawValue } }
-        return news
+        return try await devices + strand(change, &thread)
     }
 }

@@ -43,15 +43,18 @@ extension Messenger {
             return
         }
         let before = try await records.list(SavedRequest.self, SavedRequest.prefix)
-        var waiting: Set<String> = []
+        var (waiting, listed): (Set<String>, Set<String>) = ([], [])
         var cursor: String?
         repeat {
             let page = try await ask(GetConvos.self, .init(cursor: cursor), at: service)
             for convo in page.conversations where try await services.speaks(service, for: convo.id) {
+                listed.insert(convo.id)
                 let thread = try await records.read(Thread.self, Thread.prefix + convo.id)
                 if convo.request == true { waiting.insert(convo.id) }
                 if convo.request == true, thread == nil || thread?.left == true {
                     try await note(ConvoRequest(convo, for: account))
+                } else if thread?.left == true, admitsOwn, convo.closedAt == nil {
+                    enterLater(convo.id, again: true)
                 } else if thread != nil {
                     syncLater(convo.id)
                 } else if try await request(of: convo.id)?.answer != nil {
@@ -60,7 +63,11 @@ extension Messenger {
                     goOnLater(old, convo.id)
                 } else {
                     try await forgetRequest(of: convo.id) // another device of the person has accepted it
-                    joinLater(convo.id)
+                    if try await services.of(convo.id) != nil || !admitsOwn {
+                        joinLater(convo.id)
+                    } else if convo.closedAt == nil {
+                        enterLater(convo.id)
+                    }
                 }
             }
             cursor = page.cursor
@@ -73,11 +80,24 @@ extension Messenger {
             }
         }
         try await forgetRequests(before, but: waiting, at: service)
+        for convo in try await convos() where !listed.contains(convo) {
+            if try await services.isAt(service, convo) { readLastLater(convo) }
+        }
         if service == services.home { later { try await $0.restock() } }
     }
 
     private func syncLater(_ convo: String) {
         later { try await $0.catchUp(with: convo) }
+    }
+
+    /// Reads what was sent before this person was removed, if the service still has it.
+    private func readLastLater(_ convo: String) {
+        later { messenger in
+            guard try await messenger.thread(convo).left != true else { return }
+            do { try await messenger.catchUp(with: convo) } catch let error as ServiceError where error.name == .notMember {
+                try await messenger.change(convo) { $0.left = true }
+            } catch let error as ServiceError where [.refuse, .recover].contains(RetryRule.verdict(on: error)) {}
+        }
     }
 
     /// Reads the log. After a fork the device enters the group again, which takes its time.
@@ -86,10 +106,10 @@ extension Messenger {
     }
 
     /// An account can be in a convo with another device only: then there is no Welcome for this one.
-    private func joinLater(_ convo: String) { later { try await $0.joinIfInvited(convo) } }
+    private func joinLater(_ convo: String) { later { try await $0.joinIfInvited(convo, $0.admitsOwn ? .asked : .withWelcome) } }
 
-    func joinIfInvited(_ convo: String) async throws {
-        do { try await join(convo) } catch MessengerError.needsInvitation {
+    func joinIfInvited(_ convo: String, _ way: JoinWay = .asked) async throws {
+        do { try await join(convo, way) } catch MessengerError.needsInvitation {
             // The app has been told.
         } catch is ContraryGroup {
             // The app has got a finding.
@@ -99,7 +119,10 @@ extension Messenger {
     }
 
     private func take(_ streamed: StreamedEvent, from service: DID?) async throws {
-        if try await mayTell(streamed.event, service) { try await take(streamed.event, from: service) }
+        if try await mayTell(streamed.event, service) {
+            if service == services.home { try await enterOwn(streamed.event) }
+            try await take(streamed.event, from: service)
+        }
         if let id = streamed.id { try await records.write([Name.cursor(service): Data(id.utf8)]) }
     }
 
@@ -169,6 +192,7 @@ extension Messenger {
     private func take(membership event: StreamConvoEvents.MembershipEvent) async throws {
         if event.did == account, event.change != .joined {
             if try await waits(event.convoId) { try await forgetRequest(of: event.convoId) } // it has ended
+            if try await records.read(Thread.self, Thread.prefix + event.convoId) != nil { readLastLater(event.convoId) }
         } else if event.did == account, event.request == true {
             try await ask(about: event.convoId)
         } else if try await isAcceptedByAnother(event.convoId, request: event.request) {

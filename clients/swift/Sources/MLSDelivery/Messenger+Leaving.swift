@@ -27,9 +27,12 @@ extension Messenger {
         return try Draft(SendMessage.self, input, lane: convo, epoch: epoch, object: message, retires: leaf)
     }
 
-    /// Commits the proposals by which members have removed their own leaves.
-    func removeLeavers(_ members: [Leaf], _ thread: Thread) {
-        for leaf in members where leaf.account != account && thread.leaving?.contains(leaf.signatureKey) == true {
+    /// Commits the proposals by which members have removed their own leaves. If this device is one of those, its person
+    /// leaves, and the others commit that.
+    func removeLeavers(_ members: [Leaf], _ thread: Thread) async throws {
+        let key = try await mls.signatureKey
+        if thread.leaving?.contains(key) == true { return }
+        for leaf in members where thread.leaving?.contains(leaf.signatureKey) == true {
             removeLater(leaf, from: thread.convoId)
         }
     }
@@ -43,7 +46,8 @@ extension Messenger {
         let thread = try await thread(convo)
         let leaves = try await (mls.members(of: thread.groupId) ?? []).filter { $0.account == member }
         if leaves.allSatisfy({ thread.leaving?.contains($0.signatureKey) == true }) { return } // their removal is under way, or done
-        var isGone = try await accounts.hasEnded(member)
+        var isGone = false
+        do { isGone = try await accounts.hasEnded(member) } catch is AccountAway {} // then it has not said so
         if !isGone { isGone = await decide(Doubt(convoId: convo, account: member, why: .left)) }
         if isGone { return _ = try await commit(Plan(remove: member).unasked, convo) }
         try await find(.removal, convo, "convo \(convo): the service says that \(member) has left, and \(member) has not said so")

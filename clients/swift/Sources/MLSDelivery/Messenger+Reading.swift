@@ -10,6 +10,7 @@ extension Messenger {
         var again = true
         while again {
             let before = try await thread(convo)
+            if before.left == true, try await presentMembers(of: before) == nil { return } // nothing more is for this device
             // The turn is not taken while the network is asked: a message can be encrypted meanwhile.
             let page = try await nextPage(before)
             let back = page == nil ? try await lastCommon(before) : nil
@@ -22,7 +23,7 @@ extension Messenger {
                     return true
                 }
                 try await self.take(page.messages, &thread)
-                return page.cursor != nil
+                return page.cursor != nil && thread.left != true
             }
         }
     }
@@ -30,7 +31,7 @@ extension Messenger {
     /// nil if the server does not have what was read. The last entry is named by its id: then the server
     /// notices.
     private func nextPage(_ thread: Thread) async throws -> GetMessages.Output? {
-        var parameters = GetMessages.Parameters(convoId: thread.convoId, limit: Self.pageSize, messageType: .all)
+        var parameters = GetMessages.Parameters(convoId: thread.convoId, limit: Self.pageSize, messageType: .all, untilLeft: true)
         if let last = thread.messageId { parameters.sinceMessage = last } else { parameters.sinceSeq = thread.seq }
         do {
             let page = try await ask(GetMessages.self, parameters)
@@ -52,6 +53,8 @@ extension Messenger {
         var sender: DID?
         /// Of a message: the sender's leaf.
         var leaf: Leaf?
+        /// Of a commit.
+        var change: CommitChange?
     }
 
     private func take(_ views: [Defs.MessageView], _ thread: inout Thread) async throws {
@@ -72,7 +75,7 @@ extension Messenger {
             let sender = named(reading, view, &page)
             var entry = Entry(
                 convoId: thread.convoId, seq: view.seq, messageId: view.id, sender: sender, content: reading.content, createdAt: view.createdAt,
-                digest: digest, embedUri: view.embedUri
+                digest: digest, embedUri: view.embedUri, change: reading.change
             )
             if let leaf = reading.leaf, try await !mayShow(leaf, thread) {
                 let withheld = Withheld(entry: entry, leaf: leaf)
@@ -88,6 +91,7 @@ extension Messenger {
             page.changes[ReadMark.name(thread.convoId, view.seq)] = try encoded(mark)
             page.changes[ReadMark.name(thread.convoId, view.seq - ReadMark.most)] = .some(nil)
             (thread.seq, thread.messageId) = (view.seq, view.id)
+            if thread.left == true { break } // what follows is not for this device
         }
         if page.changes.isEmpty && forked == nil { return }
         if let successor {
@@ -100,6 +104,7 @@ extension Messenger {
         tell(.received(convoId: thread.convoId))
         for event in page.events { tell(event) }
         if page.hasChanged { changed(thread.convoId) }
+        if thread.left == true { later { try await $0.listAgain() } } // this device was removed
         if let forked { throw forked }
     }
 
@@ -125,7 +130,11 @@ extension Messenger {
         if let note = own {
             page.changes[Name.own(digest)] = .some(nil)
             if !isCommit { return Reading(content: view.messageType == .proposal ? .proposal : .own(note), sender: account) }
-            if view.epoch < epoch { return Reading(content: .commit, sender: account) } // confirmed by its answer
+            if view.epoch < epoch { // confirmed by its answer
+                let change = try await records.read(CommitChange.self, Name.change(digest))
+                page.changes[Name.change(digest)] = .some(nil)
+                return Reading(content: .commit, sender: account, change: change)
+            }
         }
         if thread.rewound, isCommit, view.epoch + 1 >= thread.entered, view.epoch < epoch { return nil }
         if view.epoch < thread.entered || thread.rewound && view.epoch < epoch { return Reading(content: isCommit ? .commit : .unreadable) }
@@ -152,11 +161,18 @@ extension Messenger {
             return Reading(content: .proposal, sender: sender?.account)
         case .commit(let sender, let isExternal):
             if isExternal { askForInvitation(sender.account, before, &thread) }
-            let news = note(before, try await mls.members(of: thread.groupId) ?? [], &thread)
+            let (after, key) = try await (mls.members(of: thread.groupId) ?? [], mls.signatureKey)
+            let change = CommitChange(from: before, to: after, by: sender)
+            let news = try await note(change, &thread)
             page.news += news
             page.hasChanged = page.hasChanged || !news.isEmpty
+            if !after.contains(where: { $0.signatureKey == key }) { thread.left = true }
+            if isExternal { // nobody in the group has let it in
+                try await askAgain(sender, &page.changes)
+                page.hasChanged = true
+            }
             note(sender, hasWrittenIn: &thread, &page)
-            return Reading(content: .commit, sender: sender.account)
+            return Reading(content: .commit, sender: sender.account, change: change)
         case .past: return Reading(content: .unreadable)
         }
     }

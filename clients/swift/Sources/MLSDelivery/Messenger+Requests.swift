@@ -189,7 +189,10 @@ extension Messenger {
 
     /// The service knows the answer to a request.
     func answered(_ write: Write) async throws {
-        guard let saved = try await request(of: write.lane) else { return }
+        guard let saved = try await request(of: write.lane) else { // accepted before this device has heard of it
+            if write.nsid == AcceptConvo.nsid { later { try await $0.joinIfInvited(write.lane) } }
+            return
+        }
         switch saved.answer {
         case .accepted where write.nsid == AcceptConvo.nsid: later { try await $0.enterAccepted(write.lane) }
         case .declined, nil: try await forgetRequest(of: write.lane)

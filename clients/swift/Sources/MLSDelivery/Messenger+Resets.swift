@@ -53,6 +53,7 @@ extension Messenger {
         guard let convo = MLSDelivery.convo(of: write.body) else { return }
         try await note(successor, of: convo)
         goOnLater(convo, successor)
+        later { try await $0.tellWithoutDevice(successor) }
     }
 
     /// The reset was refused: its group is not used.

@@ -1,5 +1,15 @@
 import Foundation
 
+/// How a device may enter a convo.
+enum JoinWay: Sendable {
+    /// The person or the app wants it: with a Welcome, or by external commit.
+    case asked
+    /// With a Welcome alone, or by external commit if that is of no use.
+    case withWelcome
+    /// As `withWelcome`; without one by external commit, if another listed device of the person is in the group.
+    case byItself
+}
+
 extension Messenger {
     /// The service keeps 1,024 bytes of details of a failed join.
     private static let mostDetails = 200
@@ -9,12 +19,18 @@ extension Messenger {
     /// as soon as it can. If joining fails, it says so to the service, keeps the bytes, and fetches
     /// once more. If that fails too, it comes back by an external commit. It can be called again
     /// after a kill at any point. A Welcome for another group than the convo's, or for one that the device has, is
-    /// refused. Errors: `needsInvitation`, `unknownConvo`, `waitsForAnswer`, ``ContraryGroup``.
-    public func join(_ convo: String) async throws {
+    /// refused. Errors: `needsInvitation`, `unknownConvo`, `waitsForAnswer`, ``ContraryGroup``; and ``NoAnswer`` if it needs
+    /// the service, and that cannot be reached.
+    public func join(_ convo: String) async throws { try await join(convo, .asked, isPatient: false) }
+
+    func join(_ convo: String, _ way: JoinWay, isPatient: Bool = true) async throws {
         try await checkID(convo)
         if try await waits(convo) { throw MessengerError.waitsForAnswer(convoId: convo) }
-        if let running = joining[convo] { return try await running.value }
-        let task = Task { try await self.joinNow(convo) }
+        if let running = joining[convo] {
+            if !isPatient { try await reach(convo) }
+            return try await running.value
+        }
+        let task = Task { try await self.joinNow(convo, way, isPatient) }
         joining[convo] = task
         defer { joining[convo] = nil }
         try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
@@ -23,18 +39,21 @@ extension Messenger {
         }
     }
 
-    private func joinNow(_ convo: String) async throws {
+    private func joinNow(_ convo: String, _ way: JoinWay, _ isPatient: Bool) async throws {
         var stored = try await records.read(KeptWelcome.self, KeptWelcome.prefix + convo)
+        var isInvited = stored != nil
+        if stored == nil, !isPatient { try await reach(convo) }
         if stored == nil { try await readIfIn(convo) }
         var isSuperseded = false
         for _ in 0..<2 {
-            guard let found = if let stored { stored } else { try await fetchWelcome(convo) } else {
-                if try await records.read(Thread.self, Thread.prefix + convo) != nil { return } // it has joined
+            guard let found = if let stored { stored } else { try await fetchWelcome(convo, &isInvited) } else {
+                if let thread = try await records.read(Thread.self, Thread.prefix + convo), thread.left != true { return } // it has joined
                 break
             }
+            isInvited = true
             stored = nil
             let kept = isSuperseded ? found.replacing : found
-            guard try await joinedPatiently(kept) else { continue }
+            guard try await joinedPatiently(kept, isPatient) else { continue }
             changed(convo)
             let isNewest: Bool
             do { isNewest = try await confirm(kept) { [service] in try await service.call(ConfirmWelcome.self, $0) } } catch {
@@ -48,13 +67,27 @@ extension Messenger {
             }
             isSuperseded = true
         }
-        do { try await rejoin(convo) } catch let error as ServiceError where error.name == .groupInfoNotFound {
+        if way == .withWelcome, !isInvited { return }
+        do { try await rejoin(convo, byItself: way == .byItself && !isInvited) } catch let error as ServiceError where error.name == .groupInfoNotFound {
             try await restock(atLeast: 1)
             tell(.needsInvitation(convoId: convo))
             throw MessengerError.needsInvitation(convoId: convo)
         }
         tell(.joined(convoId: convo))
         try await sync(convo)
+    }
+
+    /// How often a service is asked for a sign of life.
+    private static let attempts = 3
+
+    /// Error: ``NoAnswer`` if the convo's service cannot be reached.
+    private func reach(_ convo: String) async throws {
+        for attempt in 0..<Self.attempts {
+            do { return _ = try await ask(GetEpoch.self, .init(convoId: convo), once: true) } catch is ServiceError { return } catch let error as NoAnswer {
+                if attempt == Self.attempts - 1 { throw error }
+                try await surroundings.sleep(surroundings.backoff(after: attempt, error))
+            }
+        }
     }
 
     /// Reads the log of a group that this device has: a commit can have removed the device from it.
@@ -66,10 +99,10 @@ extension Messenger {
     }
 
     /// Waits while the accounts of the group's devices cannot be asked, if they must be before the device enters.
-    private func joinedPatiently(_ kept: KeptWelcome) async throws -> Bool {
+    private func joinedPatiently(_ kept: KeptWelcome, _ isPatient: Bool) async throws -> Bool {
         var attempts = 0
         while true {
-            do { return try await joined(kept) } catch let error as UnknownDevices {
+            do { return try await joined(kept, isPatient) } catch let error as UnknownDevices {
                 try await surroundings.sleep(surroundings.backoff(after: attempts, error))
                 attempts += 1
             }
@@ -77,7 +110,7 @@ extension Messenger {
     }
 
     /// What the service has. nil if it is gone.
-    private func fetchWelcome(_ convo: String) async throws -> KeptWelcome? {
+    private func fetchWelcome(_ convo: String, _ isInvited: inout Bool) async throws -> KeptWelcome? {
         do {
             let device = try await mls.deviceID
             let fetched = try await ask(GetWelcome.self, .init(convoId: convo, deviceId: device))
@@ -85,12 +118,13 @@ extension Messenger {
             try await records.write([kept.name: try encoded(kept)])
             return kept
         } catch let error as ServiceError where error.name == .welcomeConsumed || error.name == .welcomeNotFound {
+            if error.name == .welcomeConsumed { isInvited = true }
             return nil
         }
     }
 
     /// Joins and stores that, in one write with the MLS state. A failure is reported, and false.
-    private func joined(_ kept: KeptWelcome) async throws -> Bool {
+    private func joined(_ kept: KeptWelcome, _ isPatient: Bool) async throws -> Bool {
         if kept.joined { return true }
         let (convo, replaces) = (kept.convoId, kept.replaces == true)
         let failure: (any Error)? = try await turn.take {
@@ -114,6 +148,7 @@ extension Messenger {
         }
         guard let failure else { return true }
         if failure is UnknownDevices || failure is CancellationError { throw failure }
+        if !isPatient { try await reach(kept.convoId) }
         let details = String(decoding: String(describing: failure).utf8.prefix(Self.mostDetails), as: UTF8.self)
         let input = ConfirmWelcome.Input(convoId: kept.convoId, success: false, errorDetails: details, keyPackageRef: kept.keyPackageRef)
         _ = try await patiently { try await $0.call(ConfirmWelcome.self, input) }

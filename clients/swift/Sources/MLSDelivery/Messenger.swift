@@ -32,6 +32,11 @@ public enum MessengerEvent: Sendable, Hashable {
     case finding(Finding)
     /// A device has entered a group, or left it, or its account says otherwise than before. A kill does not lose it.
     case device(DeviceNews)
+    /// A person has no device in a convo's group any more, and has not left. Once it has one, `add` brings the person back.
+    /// `withoutDevice` lists them. A kill does not lose it.
+    case withoutDevice(convoId: String, account: DID)
+    /// This device has signed out; or another device of the person has removed it: ask the person, and call `signOut`.
+    case signedOut(SignedOut.Why)
     /// The device's clock is ahead of the service's by so many milliseconds, or behind, if it is less than zero: tell the
     /// person. Zero: it is right again. The messenger works with the service's time.
     case clock(aheadMs: Int)
@@ -77,10 +82,17 @@ public actor Messenger {
     let services: Services
     let accounts: any Accounts
     private let deviceName: String?
+    /// Whether this device enters the convos of its person by itself.
+    let admitsOwn: Bool
     /// Whether a device is used of which the account does not say that it is its own: by default not.
     let decide: @Sendable (Doubt) async -> Bool
     var madeWithOffset: TimeInterval = 0 // of the clock, when KeyPackages were made last
     private var listed: Task<Void, any Error>?
+    private var isRemoved = false // its account does not list this device any more
+    var leaving: Task<Void, any Error>? // the sign-out
+    var entering: Set<String> = [] // convos that the device enters by itself now
+    let entryTurn = Turn()
+    var ending: [String: Task<Void, any Error>] = [:] // devices that are taken out now, by id
     let mls: any MLSDevice
     let records: Records
     private let storage: any Storage
@@ -108,6 +120,7 @@ public actor Messenger {
     var following: [String: String?] = [:] // convos whose successors are entered now; a successor: once more
     var inviting = false // who is missing is invited now
     var claiming: Set<String> = [] // claims of KeyPackages that calls use now
+    var away: Set<String> = [] // listed devices whose accounts should be asked afresh, and could not be
     var told: Set<String> = [] // news of devices that the app has had in this life
     var compared = false // the KeyPackages that the service has with those of the device
     var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
@@ -125,10 +138,11 @@ public actor Messenger {
     /// `decide` is asked about a device for which nothing is encrypted, because its account does not list it, or could
     /// not be asked yet, or because its person was not in the group. To return true is to use it from now on: ask the
     /// person, who compares safety numbers. It is also asked whether somebody has left of whom only the service says so.
+    /// Without `admitOwnDevices` this device does not enter the convos of its person by itself.
     /// `load` makes the MLS device from its stored state, the values whose names begin with `mls/`.
     public init(
         account: DID, service home: Service, others: OtherServices? = nil, accounts: any Accounts, deviceName: String? = nil,
-        decide: @escaping @Sendable (Doubt) async -> Bool = { _ in false }, storage: any Storage, surroundings: Surroundings = .init(),
+        decide: @escaping @Sendable (Doubt) async -> Bool = { _ in false }, admitOwnDevices: Bool = true, storage: any Storage, surroundings: Surroundings = .init(),
         load: @Sendable ([String: Data]) async throws -> any MLSDevice
     ) async throws {
         let owner = StorageOwner()
@@ -139,7 +153,7 @@ public actor Messenger {
             for (name, value) in moved { values[name] = value }
         }
         self.account = account
-        (self.accounts, self.deviceName, self.decide) = (accounts, deviceName, decide)
+        (self.accounts, self.deviceName, self.decide, admitsOwn) = (accounts, deviceName, decide, admitOwnDevices)
         let clock = ServiceClock(surroundings)
         (self.clock, self.surroundings, waits) = (clock, clock.surroundings, Waits(clock.surroundings))
         (self.storage, self.owner) = (storage, owner)
@@ -169,9 +183,10 @@ public actor Messenger {
     }
 
     /// Sends, listens and keeps the stock until `stop`. Work that a kill has interrupted goes on. `listening` is
-    /// false in a background task, which only sends and reads.
+    /// false in a background task, which only sends and reads. A sign-out that was interrupted goes on instead.
     public func start(listening: Bool = true) async throws {
         try await storage.acquire(for: owner)
+        if await records.data(Name.signingOut) != nil { return signOutAgain() }
         let outboxEvents = await outbox.events()
         tasks[UUID()] = Task { for await event in outboxEvents { await self.follow(event) } }
         try await tellAgain()
@@ -189,6 +204,7 @@ public actor Messenger {
             if thread.successor == nil || withholds { changed(thread.convoId) }
         }
         try await goOnAgain()
+        try await removeAgain()
         for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
         try await resumeServices()
         try await enterAgain()
@@ -199,19 +215,29 @@ public actor Messenger {
 
     /// Ends all work, and waits until it has ended.
     public func stop() async {
+        if let leaving {
+            leaving.cancel()
+            _ = await leaving.result
+        }
+        await endWork()
+        await close()
+    }
+
+    func endWork() async {
         let running = Array(tasks.values)
         for task in running { task.cancel() }
         await outbox.stop()
         for task in running { await task.value }
-        await storage.release(by: owner)
         (tasks, isStarted, listening, heard) = ([:], false, false, [])
     }
+
+    func close() async { await storage.release(by: owner) }
 
     /// Runs in the background what the app need not wait for.
     func later(_ work: @escaping @Sendable (Messenger) async throws -> Void) {
         let id = UUID()
         tasks[id] = Task {
-            do { try await work(self) } catch is CancellationError {} catch {
+            do { try await work(self) } catch is CancellationError {} catch is SignedOut {} catch { // of a sign-out the app has heard
                 self.tell(.failed(String(describing: error)))
             }
             self.tasks[id] = nil
@@ -259,7 +285,8 @@ public actor Messenger {
     // MARK: The own device
 
     /// Lists this device in its account's repository, once in a life of the messenger: others use no device without
-    /// that. A device that was listed before goes on while the PDS is away. Errors: those of ``Accounts/list(_:)``.
+    /// that. A device that was listed before goes on while the PDS is away. Errors: those of ``Accounts/list(_:)``, and
+    /// ``SignedOut``.
     func listDevice() async throws {
         if let listed { return try await listed.value }
         let task = Task { try await self.listNow() }
@@ -270,25 +297,24 @@ public actor Messenger {
         }
     }
 
-    private func listNow() async throws {
-        let isListed = await records.data(Name.listed) != nil
-        do {
-            try await accounts.list(ListedDevice(key: mls.signatureKey, cipherSuite: mls.cipherSuite, name: deviceName))
-            if !isListed { try await records.write([Name.listed: Data()]) }
-        } catch where isListed && !(error is CancellationError) && RetryRule.verdict(on: error) == .again {}
+    /// Asks the account about this device, which a commit has removed: its record can be gone.
+    func listAgain() async throws {
+        listed = nil
+        try await listDevice()
     }
 
-    /// Takes this device out of the person's account, and its KeyPackages from the services: nobody encrypts for it
-    /// any more, and another device of the person, or who may remove people, takes it out of the groups. Stop the
-    /// messenger after it, and delete the storage.
-    public func signOut() async throws {
-        try await accounts.unlist(mls.signatureKey)
-        try await records.write([Name.listed: nil])
-        let device = try await mls.deviceID
-        for home in try await [services.home] + services.former().map(\.service) {
-            let stock = try await keyPackages(of: device, at: home).filter { [.available, .orphaned].contains($0.state) }
-            try await withdraw(stock.map(\.keyPackageRef), of: device, at: home)
-        }
+    private func listNow() async throws {
+        if await records.data(Name.signingOut) != nil { throw SignedOut(.done) }
+        let isListed = await records.data(Name.listed) != nil
+        do {
+            if isListed, try await !accounts.lists(mls.signatureKey, of: account) {
+                if !isRemoved { tell(.signedOut(.removed)) }
+                isRemoved = true
+                throw SignedOut(.removed)
+            }
+            try await accounts.list(ListedDevice(key: mls.signatureKey, cipherSuite: mls.cipherSuite, name: deviceName))
+            if !isListed { try await records.write([Name.listed: Data()]) }
+        } catch where isListed && !(error is CancellationError || error is SignedOut) && RetryRule.verdict(on: error) == .again {}
     }
 
     // MARK: Convos
@@ -417,10 +443,13 @@ public actor Messenger {
     }
 
     /// Adds accounts. Who has no KeyPackages is invited later: `missing`. Errors: `unknownConvo`, and `noKeyPackage` if
-    /// nobody of them has any.
+    /// nobody of them has any; ``OwnDeviceError`` for the own account.
     @discardableResult
     public func add(_ members: [DID], to convo: String) async throws -> Write? {
         try AddMembers.Input(convoId: convo, didList: members).check()
+        if members.contains(account) {
+            throw OwnDeviceError(description: "another device of this person enters by itself: call start() or catchUp() on it")
+        }
         _ = try await thread(convo)
         return try await withClaim(members, convo: convo) { claimed in
             let missing = try await lacking(members, claimed)
@@ -458,10 +487,12 @@ public actor Messenger {
         return try await outbox.add(Draft(UpdateConvo.self, .init(convoId: convo, metadata: metadata), lane: convo))
     }
 
-    /// Removes accounts: a right of the convo's admins, and everybody's once they have left.
+    /// Removes accounts: a right of the convo's admins, and everybody's once they have left. Error: ``OwnDeviceError`` for
+    /// the own account.
     @discardableResult
     public func remove(_ member: DID, from convo: String) async throws -> Write? {
         try LeaveConvo.Input(convoId: convo, targetDid: member).check()
+        if member == account { throw OwnDeviceError(description: "call leave(), or removeDevice() for one device of this person") }
         return try await commit(Plan(remove: member), convo)
     }
 

@@ -44,6 +44,7 @@ public struct News: Codable, Hashable, Sendable, Identifiable {
         case device(DeviceNews)
         case finding(Finding)
         case request(ConvoRequest)
+        case without(convoId: String, account: DID)
     }
 
     /// Ascending.
@@ -60,6 +61,7 @@ public struct News: Codable, Hashable, Sendable, Identifiable {
         case .device(let news): .device(news)
         case .finding(let finding): .finding(finding)
         case .request(let request): .request(request)
+        case .without(let convo, let account): .withoutDevice(convoId: convo, account: account)
         }
     }
 }

@@ -23,7 +23,7 @@ struct Thread: Codable, Hashable {
     var doubted: String?
     /// A successor that the person goes on in, whatever MLS shows.
     var moveTo: String?
-    /// Set once the person has left.
+    /// Set once the person has left, or this device was removed.
     var left: Bool?
     /// Signature keys of leaves whose own persons have proposed to remove them.
     var leaving: [Data]?
@@ -31,6 +31,8 @@ struct Thread: Codable, Hashable {
     var uninvited: [DID]?
     /// Who was added while this device was in the group, and has written nothing since: they need not have joined.
     var silent: [DID]?
+    /// Who has no device in the group any more, and has not left.
+    var withoutDevice: [DID]?
     /// Of the successor of a reset: who was in the group before, and may enter this one.
     var expected: [DID]?
 
@@ -93,6 +95,8 @@ public struct Entry: Codable, Hashable, Sendable {
     public var digest: Data
     /// What its sender has told the service of what it embeds.
     public var embedUri: String?
+    /// Of a commit: what it did. Of one from before this device was in the group nobody can say.
+    public var change: CommitChange?
 
     static let prefix = "inbox/"
     var name: String { Self.prefix + convoId + "/" + ordered(seq) }
@@ -118,8 +122,12 @@ enum Name {
     /// The place in the stream of a service. nil: of the only one.
     static func cursor(_ service: DID?) -> String { service.map { cursor + "/" + $0.rawValue } ?? cursor }
     static let pushTarget = "push target"
+    /// Set once this device has begun to sign out.
+    static let signingOut = "signing out"
     /// Set once the account has listed this device.
     static let listed = "listed"
+    /// What an own commit did, until it is read.
+    static func change(_ digest: Data) -> String { "change/" + hexadecimal(digest) }
     static func own(_ digest: Data) -> String { "own/" + hexadecimal(digest) }
     static func loose(_ convo: String, _ digest: Data) -> String { "loose/" + convo + "/" + hexadecimal(digest) }
 }

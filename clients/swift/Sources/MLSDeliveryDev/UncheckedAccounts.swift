@@ -6,7 +6,7 @@ import MLSDelivery
 public struct UncheckedAccounts: Accounts {
     public init() {}
     public func lists(_ key: Data, of account: DID) -> Bool { true }
-    public func keys(of account: DID) -> [Data] { [] }
+    public func devices(of account: DID) -> [ListedDevice] { [] }
     public func hasEnded(_ account: DID) -> Bool { false }
     public func list(_ device: ListedDevice) {}
     public func unlist(_ key: Data) {}

@@ -286,7 +286,7 @@ actor FailingAccounts: Accounts {
     init(_ account: DID) { accounts = MemoryAccounts(account) }
     func fail(_ fails: Bool = true) { self.fails = fails }
     func lists(_ key: Data, of account: DID) async throws -> Bool { try await accounts.lists(key, of: account) }
-    func keys(of account: DID) async throws -> [Data] { try await accounts.keys(of: account) }
+    func devices(of account: DID) async throws -> [ListedDevice] { try await accounts.devices(of: account) }
     func hasEnded(_ account: DID) async throws -> Bool { try await accounts.hasEnded(account) }
     func list(_ device: ListedDevice) async throws {
         if fails { throw NoAnswer(URLError(.notConnectedToInternet)) }

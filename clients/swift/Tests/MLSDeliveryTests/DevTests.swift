@@ -178,6 +178,46 @@ final class DevTests: XCTestCase {
         await bob.stop()
     }
 
+    /// Roles: an admin makes another one, both name the convo, and everybody hears of it; the last one stays. What somebody
+    /// may not do is refused, and does not stay in the way.
+    func testRoles() async throws {
+        let (alice, bob) = try await twoDevices()
+        let (aliceHears, bobHears) = await (alice.events(), bob.events())
+        for phone in [alice, bob] { try await phone.start() }
+        try await stocked(bob)
+        let created = try await alice.outbox.finished(alice.create(with: [bob.account], metadata: .init(name: "us")).id)
+        let convo = try XCTUnwrap(created.answer(of: CreateConvo.self)).id
+        try await bob.accept(convo)
+        for await event in bobHears { if event == .joined(convoId: convo) { break } }
+        let before = try await bob.admins(convo)
+        XCTAssertEqual(before, [alice.account])
+
+        let refused: [(Messenger, () async throws -> Write)] = [
+            (bob, { try await bob.promoteAdmin(convo, bob.account) }), (bob, { try await bob.updateConvo(convo, name: "mine") }),
+            (alice, { try await alice.demoteAdmin(convo, alice.account) }), // the last one
+        ]
+        for (phone, call) in refused {
+            guard case .refused(let error) = try await phone.outbox.finished(call().id).state else { return XCTFail("it was not refused") }
+            XCTAssertEqual(error.name, .notPermitted)
+        }
+        let promoted = try await alice.outbox.finished(alice.promoteAdmin(convo, bob.account).id)
+        XCTAssertNotNil(try promoted.answer(of: PromoteAdmin.self), "\(promoted.state)")
+        for hears in [aliceHears, bobHears] { for await event in hears { if case .role(let role) = event, role.did == bob.account { break } } }
+        let both = try await Set(bob.admins(convo))
+        XCTAssertEqual(both, [alice.account, bob.account])
+        let named = try await bob.outbox.finished(bob.updateConvo(convo, name: "the two of us").id)
+        XCTAssertNotNil(try named.answer(of: UpdateConvo.self), "\(named.state)")
+        for await event in aliceHears { if event == .renamed(convoId: convo) { break } }
+        let name = try await alice.service.query(GetConvo.self, .init(convoId: convo)).convo.metadata?.name
+        XCTAssertEqual(name, "the two of us")
+        let demoted = try await alice.outbox.finished(alice.demoteAdmin(convo, alice.account).id)
+        XCTAssertNotNil(try demoted.answer(of: DemoteAdmin.self), "\(demoted.state)")
+        let after = try await alice.admins(convo)
+        XCTAssertEqual(after, [bob.account])
+        await alice.stop()
+        await bob.stop()
+    }
+
     /// Members of a convo have the same group code, and each commit makes another one.
     func testGroupCode() async throws {
         let (alice, bob) = try await twoDevices()

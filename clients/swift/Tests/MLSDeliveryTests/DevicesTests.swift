@@ -16,7 +16,10 @@ final class DevicesTests: XCTestCase {
         let storage: MemoryStorage
         let accounts = MemoryAccounts(DevicesTests.alice)
 
-        init() async throws { (server, storage) = try await WrongCallsTests.begin() }
+        init() async throws {
+            (server, storage) = try await WrongCallsTests.begin()
+            try await list(FakeMLS.leaf(of: ModelServer.caller, "phone"))
+        }
 
         func list(_ leaf: Leaf) async throws {
             try await accounts.as(leaf.account).list(ListedDevice(key: leaf.signatureKey, cipherSuite: "suite"))
@@ -108,6 +111,38 @@ final class DevicesTests: XCTestCase {
         XCTAssertEqual(members, [FakeMLS.leaf(of: ModelServer.caller, "phone"), Self.bobsPhone])
         let changes = try await Self.changes(phone)
         for change in [.entered, .unlisted, .left] as [DeviceNews.Change] { XCTAssertTrue(changes.contains(change), "\(changes)") }
+        await phone.stop()
+    }
+
+    /// T2: the service enters by external commit with a stolen key whose record is deleted already, while the cached answer
+    /// still counts: the account is asked before the next message. While it is away, the device stays listed.
+    func testT2TheServiceEntersByExternalCommitWithAStolenKeyWhoseRecordIsDeletedWhileTheCachedAnswerCounts() async throws {
+        let scene = try await Scene()
+        try await scene.list(Self.bobsPhone)
+        try await scene.server.commit(.init(add: [Self.bobsPhone]), to: convo, by: Self.another)
+        let phone = try await scene.open()
+        try await phone.sync(convo)
+        try await scene.server.commit(.init(enters: Self.bobsPhone), to: convo, by: Self.bobsPhone)
+        await scene.accounts.setAway(Self.bob)
+        try await phone.sync(convo)
+        let known = try await phone.device(Self.bobsPhone).state
+        XCTAssertEqual(known, .listed)
+
+        await scene.accounts.setAway(Self.bob, false)
+        await scene.accounts.hide(Self.bobsPhone.signatureKey, of: Self.bob)
+        try await scene.server.commit(.init(enters: Self.bobsPhone), to: convo, by: Self.bobsPhone)
+        try await phone.readToItsEnd(convo)
+        try await phone.send(Data("a secret".utf8), to: convo)
+        let isUnsealed = await phone.outbox.pending.first { $0.nsid == SendMessage.nsid }?.unsealed
+        XCTAssertEqual(isUnsealed, true)
+        try await phone.start(listening: false)
+        try await Self.sent(phone)
+        let members = try await phone.mls.members(of: WrongCallsTests.group(convo))
+        XCTAssertEqual(members, [FakeMLS.leaf(of: ModelServer.caller, "phone")])
+        let log = await scene.server.log(convo)
+        XCTAssertEqual(log.map(\.isCommit), [true, true, true, true, false]) // it was taken out before the message
+        let changes = try await Self.changes(phone)
+        XCTAssertTrue(changes.contains(.unlisted), "\(changes)")
         await phone.stop()
     }
 
@@ -250,7 +285,7 @@ final class DevicesTests: XCTestCase {
             for _ in 0..<20 { await Task.yield() } // those who are asked at once are under way together
             return try await accounts.lists(key, of: account)
         }
-        func keys(of account: DID) async throws -> [Data] { try await accounts.keys(of: account) }
+        func devices(of account: DID) async throws -> [ListedDevice] { try await accounts.devices(of: account) }
         func hasEnded(_ account: DID) async throws -> Bool { try await accounts.hasEnded(account) }
         func list(_ device: ListedDevice) async throws { try await accounts.list(device) }
         func unlist(_ key: Data) async throws { try await accounts.unlist(key) }

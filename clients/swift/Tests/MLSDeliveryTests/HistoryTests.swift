@@ -34,9 +34,11 @@ final class HistoryTests: XCTestCase {
         let storage = MemoryStorage()
         let database = Database()
 
+        /// Its MLS key.
+        var device: String { hexadecimal(sha256(Data(name.utf8))) }
+
         func open(_ life: Life = Life(seed: 0)) async throws -> Messenger {
             let service = Service(.direct(URL(string: "https://mls.example.com")!) { _ in "token" }, transport: MortalTransport(server, life))
-            let device = hexadecimal(sha256(Data(name.utf8)))
             return try await Messenger(
                 account: OutboxTests.account, service: service, accounts: UncheckedAccounts(), storage: MortalStorage(storage, life), surroundings: simulated(seed: 7, life: life)
             ) { try FakeMLS($0, device: device, seed: 7) }
@@ -68,14 +70,14 @@ final class HistoryTests: XCTestCase {
         let (old, new) = (Phone(server: server, name: "old"), Phone(server: server, name: "new"))
         await server.addConvo(Self.convo)
         let group = WrongCallsTests.group(Self.convo)
-        try await old.storage.write(firstValues(convo: Self.convo, groupID: group))
+        try await old.storage.write(firstValues(convo: Self.convo, groupID: group, device: old.device))
         for i in 0..<messages {
             if i % 400 == 399 { await server.commit(Self.convo) }
             await server.post(Data("message \(i)".utf8), to: Self.convo, by: i % 2 == 0 ? Self.bob : ModelServer.caller, embedUri: i < files.count ? files[i] : nil)
         }
         await server.commit(Self.convo)
         let epoch = await server.epoch(Self.convo)
-        let mls = try FakeMLS([:], device: "new", seed: 0)
+        let mls = try FakeMLS([:], device: new.device, seed: 0)
         _ = try await mls.join(welcome: FakeMLS.state(group, epoch), if: { _ in })
         var values = try await mls.takeChanges()
         let thread = MLSDelivery.Thread(convoId: Self.convo, groupId: group, entered: epoch)
@@ -448,7 +450,7 @@ final class HistoryTests: XCTestCase {
         let bundle = try await asker.historyBundles(of: Self.convo)[0]
         let other = WrongCallsTests.other
         await server.addConvo(other)
-        try await new.storage.write(firstValues(convo: other, groupID: WrongCallsTests.group(other)))
+        try await new.storage.write(firstValues(convo: other, groupID: WrongCallsTests.group(other), device: new.device))
         for i in 0..<12 { await server.post(Data("filler \(i)".utf8), to: other) }
         try await server.post(HistoryMessage.bundle(id: id, request: bundle.request, parts: bundle.parts).plaintext(), to: other)
         let again = try await new.open()
@@ -574,7 +576,7 @@ final class HistoryTests: XCTestCase {
         let convo = try await service.call(CreateConvo.self, input).id
         let (oldDevice, newDevice) = (hexadecimal(FileCipher.random(32)), hexadecimal(FileCipher.random(32)))
         let (storage, other) = (MemoryStorage(), MemoryStorage())
-        try await storage.write(firstValues(convo: convo, groupID: group))
+        try await storage.write(firstValues(convo: convo, groupID: group, device: oldDevice))
         let giver = try await Messenger(account: account, service: service, accounts: UncheckedAccounts(), storage: storage) { try FakeMLS($0, device: oldDevice, seed: 1) }
         try await giver.start(listening: false)
         let attachments = Attachments(service: service)

@@ -9,8 +9,10 @@ final class LifeTests: XCTestCase {
 
     private func open(_ transport: any Transport, _ storage: MemoryStorage, _ surroundings: Surroundings = simulated(seed: 1)) async throws -> Messenger {
         let service = Service(.direct(URL(string: "https://mls.example.com")!) { _ in "token" }, transport: transport)
+        let accounts = MemoryAccounts(DevicesTests.alice)
+        try await accounts.list(ListedDevice(key: Data("phone".utf8), cipherSuite: "suite"))
         return try await Messenger(
-            account: DevicesTests.alice, service: service, accounts: MemoryAccounts(DevicesTests.alice), storage: storage, surroundings: surroundings
+            account: DevicesTests.alice, service: service, accounts: accounts, storage: storage, surroundings: surroundings
         ) { try FakeMLS($0, device: "phone", seed: 1) }
     }
 
@@ -205,18 +207,43 @@ final class LifeTests: XCTestCase {
         await phone.stop()
     }
 
+    /// D16: `join` without a network ends: of a convo that the device has no Welcome of, and with a stored one that is of
+    /// no use. Before, it neither returned nor threw.
+    func testD16JoinEndsWithoutANetwork() async throws {
+        let group = WrongCallsTests.group(convo)
+        for isStored in [false, true] {
+            let (server, storage) = (ModelServer(seed: 1), MemoryStorage())
+            await server.addConvo(convo)
+            await server.commit(convo)
+            try await server.addWelcome(convo, FakeMLS.state(group, 1))
+            let kept = KeptWelcome(convoId: convo, welcome: Data("no Welcome".utf8), keyPackageRef: "00")
+            if isStored { await storage.write([kept.name: try encoded(kept)]) }
+            let phone = try await open(server, storage)
+            await server.set(WrongCallsTests.offline)
+            do {
+                try await phone.join(convo)
+                XCTFail("it has joined")
+            } catch { XCTAssertTrue(error is NoAnswer, "\(error)") }
+            await server.set(.init())
+            try await phone.join(convo)
+            let convos = try await phone.convos()
+            XCTAssertEqual(convos, [convo])
+            await phone.stop()
+        }
+    }
+
     /// Every error has a code, and the page names it.
     func testD11ErrorsHaveCodes() throws {
         let did = DevicesTests.bob
         let messenger: [MessengerError] = [
             .unknownConvo(""), .forked(convoId: ""), .gap(convoId: "", after: 1), .needsInvitation(convoId: ""), .moved(convoId: "", successor: ""),
-            .noKeyPackage(did), .notAt(did, convoId: ""), .noWay(did), .unreadable(convoId: "", seq: 1, ""),
+            .noKeyPackage(did), .notAt(did, convoId: ""), .noWay(did), .waitsForAnswer(convoId: ""), .unreadable(convoId: "", seq: 1, ""),
         ]
         let others: [any CodedError] = [
             ServiceError(status: 500, name: ErrorName(rawValue: ""), message: ""), NoAnswer(URLError(.timedOut)), InvalidInput(field: "", reason: ""),
             AccountAway(did, ""), UnknownDevices(devices: []), ContraryGroup(what: .welcome, description: ""), StoreOpenError(path: ""),
             StorageError.damaged("", offset: 0), StorageError.system("", code: 1), FileChanged(description: ""), FileCipherError.cannotOpen,
-            HistoryError(""), CodeError.noKeys(did),
+            OwnDeviceError(description: ""), SignedOut(.done), HistoryError(""), CodeError.noKeys(did),
         ]
         let page = URL(fileURLWithPath: #filePath).deletingLastPathComponent().appendingPathComponent("../../README.md")
         let lines = try String(contentsOf: page, encoding: .utf8).components(separatedBy: "\n")

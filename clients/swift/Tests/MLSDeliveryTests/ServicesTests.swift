@@ -21,7 +21,7 @@ final class ServicesTests: XCTestCase {
         surroundings: Surroundings? = nil
     ) async throws -> Messenger {
         let others = OtherServices(home: home) { did, device in
-            XCTAssertEqual(device, "phone")
+            XCTAssertEqual(device, FakeMLS.id(of: "phone"))
             return service(servers[did]!, life)
         }
         return try await Messenger(

@@ -16,7 +16,7 @@ public actor FakeMLS: MLSDevice {
     }
 
     public let deviceID: String
-    public var signatureKey: Data { Data(deviceID.utf8) }
+    public let signatureKey: Data
     public let cipherSuite = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
     private var groups: [Data: Group] = [:]
     private var changed: Set<Data> = []
@@ -32,7 +32,7 @@ public actor FakeMLS: MLSDevice {
     private let own: Leaf
 
     public init(_ values: [String: Data], account: String = ModelServer.caller, device: String, seed: UInt64) throws {
-        deviceID = device
+        (deviceID, signatureKey) = (Self.id(of: device), Data(device.utf8))
         own = Leaf(identity: account, signatureKey: Data(device.utf8))
         random = Random(seed: seed)
         for (name, value) in values {
@@ -51,6 +51,9 @@ public actor FakeMLS: MLSDevice {
     public enum Failure: Error { case unknownGroup, notAMessage, readTwice, wrongEpoch(Int, Int), cannotEncrypt, notStaged }
 
     // MARK: Members
+
+    /// The id of a device, as long as a true one.
+    public static func id(of device: String) -> String { device + String(repeating: "0", count: max(0, 64 - device.utf8.count)) }
 
     /// The leaf of somebody's device.
     public static func leaf(of account: String, _ device: String? = nil) -> Leaf {

@@ -38,6 +38,7 @@ public actor ModelServer: Transport {
         var successor: String?
         var predecessor: String?
         var inviter: String? // it is a request
+        var leftAt: Int? // the last entry that the caller may read
     }
 
     public struct Welcome: Sendable {
@@ -184,6 +185,14 @@ public actor ModelServer: Transport {
         let bytes = FakeMLS.message(3, convo.group, convo.epoch, try JSONEncoder().encode(commit), by: leaf)
         advance(&convo, bytes, sender ?? leaf.account.rawValue)
         convos[id] = convo
+    }
+
+    /// A member removes the caller, whose device has this leaf.
+    public func removeCaller(_ leaf: Leaf, from id: String, by remover: Leaf) throws {
+        try commit(.init(remove: [leaf]), to: id, by: remover)
+        convos[id]?.members.remove(Self.caller)
+        let last = log(id).count
+        convos[id]?.leftAt = last
     }
 
     /// Puts bytes into the log that no member's device can read.
@@ -341,12 +350,19 @@ public actor ModelServer: Transport {
         case UnblockActor.nsid:
             blocks.remove(input["did"] as? String ?? "")
             return ok(["success": true])
+        case UnregisterPushTarget.nsid, DeleteSession.nsid:
+            end(nsid, input)
+            return ok(nsid == DeleteSession.nsid ? ["success": true] : ["removed": true])
         case RegisterPushTarget.nsid:
             pushTargets.append(input["token"] as? String ?? "")
             return ok([:])
         default: break
         }
         guard var convo = convos[id] else { return refusal(404, "ConvoNotFound", "no such convo") }
+        if let last = convo.leftAt, nsid == GetMessages.nsid, input["untilLeft"] as? String == "true" {
+            convo.log = Array(convo.log.prefix(last))
+            return messages(id, convo, input)
+        }
         guard convo.members.contains(Self.caller) else { return refusal(403, "NotMember", "the caller has left") }
         if let successor = convo.successor, Self.refusedIfClosed.contains(nsid), nsid != LeaveConvo.nsid || input["commit"] != nil {
             let text = "the convo was reset: read it to its end, and go on in another one; successorConvoId=\(successor)"
@@ -493,7 +509,7 @@ public actor ModelServer: Transport {
         public var service: String
         public var device: String
         public var state = "open"
-        public init(convo: String, service: String, device: String = "phone") { (self.convo, self.service, self.device) = (convo, service, device) }
+        public init(convo: String, service: String, device: String = FakeMLS.id(of: "phone")) { (self.convo, self.service, self.device) = (convo, service, device) }
         /// As the service writes it; its event has the same fields.
         public var fields: [String: any Sendable] {
             [
@@ -561,6 +577,7 @@ public actor ModelServer: Transport {
             "members": convo.members.sorted().map { ["did": $0, "joinedAt": at] },
         ]
         view["successorConvoId"] = convo.successor
+        if convo.successor != nil { view["closedAt"] = at }
         view["predecessorConvoId"] = convo.predecessor
         if let inviter = convo.inviter { view.merge(["request": true, "invitedBy": inviter]) { $1 } }
         return view
@@ -592,8 +609,17 @@ public actor ModelServer: Transport {
         return ok(["keyPackages": items].merging(page.count < 30 ? [:] : ["cursor": page.last ?? ""]) { _, new in new })
     }
 
+    /// By a device's id: what was ended of it, KeyPackages, push targets, sessions.
+    public private(set) var ended: [String: Set<String>] = [:]
+    private func end(_ nsid: String, _ input: [String: Any]) { ended[input["deviceId"] as? String ?? "", default: []].insert(nsid) }
+
     private func withdraw(_ input: [String: Any]) -> Answer {
         let before = keyPackages.count
+        guard input["keyPackageRefs"] != nil else { // all of a device
+            end(WithdrawKeyPackages.nsid, input)
+            if input["deviceId"] as? String == FakeMLS.id(of: "phone") { keyPackages = [] }
+            return ok(["withdrawn": before - keyPackages.count])
+        }
         lose(Set(input["keyPackageRefs"] as? [String] ?? []))
         return ok(["withdrawn": before - keyPackages.count])
     }
@@ -602,7 +628,7 @@ public actor ModelServer: Transport {
         let counts: [String: Any] = [
             "available": keyPackages.count, "claimed": 0, "consumed": 0, "lastResort": min(1, keyPackages.count), "needsReplenish": keyPackages.count < 20,
         ]
-        let device = counts.merging(["deviceId": input["deviceId"] ?? ""]) { _, new in new }
+        let device = counts.merging(["deviceId": input["deviceId"] ?? FakeMLS.id(of: "phone")]) { _, new in new }
         let devices = keyPackages.isEmpty ? [] : [device]
         return ok(counts.merging(["threshold": 20, "byCipherSuite": [Any](), "byDevice": devices]) { _, new in new })
     }

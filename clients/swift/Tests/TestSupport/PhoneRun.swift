@@ -20,8 +20,8 @@ public struct PhoneJob: Codable, Sendable {
 }
 
 /// The values that a phone's storage begins with: a group at epoch 0 and its convo.
-public func firstValues(convo: String, groupID: Data, with others: [Leaf] = []) async throws -> Changes {
-    let mls = try FakeMLS([:], device: "phone", seed: 0)
+public func firstValues(convo: String, groupID: Data, with others: [Leaf] = [], device: String = "phone") async throws -> Changes {
+    let mls = try FakeMLS([:], device: device, seed: 0)
     await mls.create(groupID: groupID, with: others)
     var changes = try await mls.takeChanges()
     changes["listed"] = Data()

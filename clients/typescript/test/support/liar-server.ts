@@ -2,6 +2,8 @@
 // `liar on URL`, and runs until it is killed. It is honest until it is told to lie:
 //
 //   POST /liar/T3 {"convo":"…","victim":"did:…","device":"…","member":"did:…"}   tells a lie of lies.ts
+//   POST /liar/stale …, POST /liar/again                                        the two halves of a lie: an old GroupInfo
+//   POST /liar/device {"member":"did:…"}                                        makes a device of a person: {"key":…}
 //   POST /liar/silence {"victim":"did:…"}                                        withholds a person's events
 //   POST /liar/forget                                                            is another liar, an honest one
 //   GET  /liar/read                                                              what the liar has decrypted
@@ -10,9 +12,10 @@ import { createServer, type IncomingMessage, type ServerResponse } from "node:ht
 import { Readable } from "node:stream"
 import { XrpcError } from "../../src/errors.js"
 import type { ConvoId, Did } from "../../src/ids.js"
+import type { TsMls } from "../../src/mls-ts.js"
 import type { Call } from "../../src/transport.js"
 import { serverURL } from "./dev.js"
-import { T1, T10, T11, T12, T2, T3, T5, T6, T7, T8, T9, withheld } from "./lies.js"
+import { staleGroupInfo, strangerEnters, T1, T10, T11, T12, T2, T3, T5, T6, T7, T8, T9, welcomeOfAnother, withheld } from "./lies.js"
 import { deviceOf, Liar } from "./liar.js"
 
 /** What a test says of a lie. */
@@ -23,10 +26,14 @@ interface Told {
   readonly device: string
   /** In whose name the liar lies. */
   readonly member: Did
+  /** Another convo. */
+  readonly another: ConvoId
 }
 
 const ours = "/xrpc/blue.catbird.mls."
 let liar = new Liar()
+let again: () => unknown = () => {}
+const devices = new Map<Did, TsMls>() // what `device` has made
 
 const lies: Record<string, (told: Told) => unknown> = {
   T1: ({ member }) => T1(liar, member),
@@ -40,9 +47,20 @@ const lies: Record<string, (told: Told) => unknown> = {
   T10: ({ convo, member, ...told }) => T10(liar, convo, personOf(told), member),
   T11: ({ convo, ...told }) => T11(liar, convo, personOf(told)),
   T12: ({ convo, member, ...told }) => T12(liar, convo, personOf(told), member),
+  stale: async ({ convo, ...told }) => (again = await staleGroupInfo(liar, convo, personOf(told))),
+  again: () => again(),
+  another: ({ convo, another, ...told }) => welcomeOfAnother(liar, convo, personOf(told), another),
+  device: async ({ member }) => {
+    const device = await deviceOf(member)
+    devices.set(member, device)
+    return { key: Buffer.from(device.signatureKey).toString("base64") }
+  },
+  stranger: ({ convo, member, ...told }) => strangerEnters(liar, convo, personOf(told), devices.get(member) as TsMls),
   withheld: ({ convo, ...told }) => withheld(liar, convo, personOf(told)),
   silence: ({ victim }) => liar.silence(victim),
-  forget: () => (liar = new Liar()),
+  forget: () => {
+    liar = new Liar()
+  },
 }
 
 function personOf({ victim, device }: Pick<Told, "victim" | "device">) {
@@ -75,8 +93,8 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
   if (url.pathname.startsWith("/liar/")) {
     const tell = lies[url.pathname.slice("/liar/".length)]
     if (tell === undefined) return answer(response, 404, "{}")
-    await tell(JSON.parse(body.toString()) as Told)
-    return answer(response, 200, "{}")
+    const said = await tell(JSON.parse(body.toString()) as Told)
+    return answer(response, 200, url.pathname === "/liar/device" ? JSON.stringify(said) : "{}")
   }
   const did = callerOf(request)
   if (did === undefined || !url.pathname.startsWith(ours) || request.headers["content-type"] === "application/octet-stream") {

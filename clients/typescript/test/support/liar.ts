@@ -89,8 +89,9 @@ export class Liar {
 
   /** Makes up an event for a person's devices. If none is connected, the next one hears it. */
   say(did: Did, type: string, body: object): void {
-    const data = lexStringify({ createdAt: new Date().toISOString(), ...body } as LexValue)
-    this.voice(did).say(`event: #${type}\nid: ${madeUp}${++this.said}\ndata: ${data}\n\n`)
+    const cursor = `${madeUp}${++this.said}`
+    const data = lexStringify({ createdAt: new Date().toISOString(), cursor, ...body } as LexValue)
+    this.voice(did).say(`event: ${type}\nid: ${cursor}\ndata: ${data}\n\n`)
   }
 
   /** Withholds all further events of the service from a person's devices. */

@@ -178,10 +178,10 @@ function saidBy(entry: Entry, sender: Did): Entry {
  * way round.
  */
 export async function T9(liar: Liar, convoId: ConvoId, victim: Victim): Promise<void> {
+  liar.silence(victim.did) // it reads nothing that comes after this
   const { epoch, groupId, lastSeq = 0 } = (await liar.as(victim.did).query(mls.getConvo.main, { convoId })).convo
   const stage = new Stage(liar, { convo: convoId, groupId: fromHex(groupId), epoch, people: [victim.did], from: lastSeq })
   stage.lead(victim.did)
-  liar.silence(victim.did)
   liar.tell(stage.lie)
 }
 

@@ -5,12 +5,17 @@ import { hastyClock } from "./phone.js"
 
 /** A hasty clock that a test moves on. Who sleeps until then wakes. */
 export class PassingClock implements Clock {
-  private readonly hasty = hastyClock(50)
+  private readonly hasty: Clock
   private readonly asleep = new Set<() => void>()
   private passed = 0
 
   readonly random: Clock["random"] = () => this.hasty.random()
   readonly randomBytes: Clock["randomBytes"] = (length) => this.hasty.randomBytes(length)
+
+  /** @param haste how many times as fast time passes by itself */
+  constructor(haste = 50) {
+    this.hasty = hastyClock(haste)
+  }
 
   now(): number {
     return this.hasty.now() + this.passed

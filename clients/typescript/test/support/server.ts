@@ -22,12 +22,14 @@ export class Server {
   private constructor(
     private readonly folder: string,
     private readonly port: number,
+    private readonly settings: NodeJS.ProcessEnv,
   ) {}
 
-  static async start(): Promise<Server> {
+  /** @param settings further settings of the server */
+  static async start(settings: NodeJS.ProcessEnv = {}): Promise<Server> {
     const folder = await mkdtemp(join(tmpdir(), "mlsd-client-server-"))
     await chmod(folder, 0o711) // PostgreSQL may run as another account
-    const server = new Server(folder, await freePort())
+    const server = new Server(folder, await freePort(), settings)
     await server.run()
     return server
   }
@@ -40,8 +42,9 @@ export class Server {
     return `did:web:localhost%3A${this.port}`
   }
 
-  /** Keeps what the server has now. */
-  backUp(): void {
+  /** Keeps what the server has now, and nothing of before. */
+  async backUp(): Promise<void> {
+    await rm(this.data + ".backup", { recursive: true, force: true })
     this.command("backup")
   }
 
@@ -70,7 +73,7 @@ export class Server {
     return {
       ...cleanEnvironment(), MLSD_DATA_DIR: this.data, MLSD_LISTEN: `127.0.0.1:${this.port}`, MLSD_ADMIN_LISTEN: "127.0.0.1:0",
       MLSD_SERVICE_DID: this.did, MLSD_PUBLIC_URL: this.url, MLSD_PLC_URL: serverURL(), MLSD_DATABASE_URL: "",
-      MLSD_SERVICES: "all",
+      MLSD_SERVICES: "all", MLSD_SERVICE_KEY_FILE: join(this.folder, "service.key"), ...this.settings, // no backup has the key
     }
   }
 

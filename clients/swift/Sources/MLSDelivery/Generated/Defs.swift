@@ -69,8 +69,8 @@ public enum Defs {
         /// MLS group_id, as lower-case hex, of the group that replaces this one by a reset or by
         /// ReInit. After ReInit its convo may not exist yet.
         public var successorGroupId: String?
-        /// Application messages by others beyond the caller's cursor, counted up to 100 among the
-        /// next 1,000 entries.
+        /// Application messages by others beyond the caller's cursor, counted up to 100. Each call
+        /// counts at most 1,000 entries further.
         public var unread: Int?
 
         public struct CommitLevel: OpenEnum {

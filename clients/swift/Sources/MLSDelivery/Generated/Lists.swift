@@ -87,6 +87,8 @@ extension ErrorName {
     public static let notMember = Self(rawValue: "NotMember")
     /// Somebody else has announced the attachment.
     public static let notPermitted = Self(rawValue: "NotPermitted")
+    /// The operator has set no key, so the service does not call push services.
+    public static let pushDisabled = Self(rawValue: "PushDisabled")
     /// The operator has published no key, so the service takes no reports.
     public static let reportsDisabled = Self(rawValue: "ReportsDisabled")
     /// The first request with this idempotency key has not finished; retry after the given delay.

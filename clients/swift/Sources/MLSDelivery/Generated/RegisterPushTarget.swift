@@ -13,18 +13,25 @@ public enum RegisterPushTarget: Procedure {
         public var deviceId: String
         /// How the device is reached.
         public var kind: Kind
+        /// webpush: the subscription's secret, 16 bytes.
+        public var auth: Bytes?
         /// apns: the Apple service that the token is for; absent: production.
         public var environment: Environment?
         /// Names this attempt: a repeated request with the same key gets the first answer and has
         /// no second effect. 1 to 128 printable ASCII characters, preferably a UUIDv7. The key
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
+        /// The convos whose messages do not call the device.
+        public var muted: [String]?
+        /// webpush: the subscription's public key, 65 bytes.
+        public var p256dh: Bytes?
         /// apns: the device token, in hexadecimal.
         public var token: String?
         /// apns: the app's bundle id.
         public var topic: String?
         /// webhook: an https URL on port 443 of a public host. The server sends a challenge to a
-        /// URL that is new, which must answer with it.
+        /// URL that is new, which must answer with it. webpush: the endpoint of the subscription,
+        /// of the same form.
         public var url: String?
 
         public struct Kind: OpenEnum {
@@ -32,6 +39,7 @@ public enum RegisterPushTarget: Procedure {
             public init(rawValue: String) { self.rawValue = rawValue }
             public static let apns = Self(rawValue: "apns")
             public static let webhook = Self(rawValue: "webhook")
+            public static let webpush = Self(rawValue: "webpush")
         }
 
         public struct Environment: OpenEnum {
@@ -44,16 +52,22 @@ public enum RegisterPushTarget: Procedure {
         public init(
             deviceId: String,
             kind: Kind,
+            auth: Bytes? = nil,
             environment: Environment? = nil,
             idempotencyKey: String? = newIdempotencyKey(),
+            muted: [String]? = nil,
+            p256dh: Bytes? = nil,
             token: String? = nil,
             topic: String? = nil,
             url: String? = nil
         ) {
             self.deviceId = deviceId
             self.kind = kind
+            self.auth = auth
             self.environment = environment
             self.idempotencyKey = idempotencyKey
+            self.muted = muted
+            self.p256dh = p256dh
             self.token = token
             self.topic = topic
             self.url = url
@@ -61,7 +75,10 @@ public enum RegisterPushTarget: Procedure {
 
         public func check() throws {
             try Field("deviceId").check(deviceId, bytes: 1...256)
+            try Field("auth").check(auth, bytes: 0...16)
             try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
+            try Field("muted").check(muted, bytes: 1...128, count: 0...1000)
+            try Field("p256dh").check(p256dh, bytes: 0...65)
             try Field("token").check(token, bytes: 0...400)
             try Field("topic").check(topic, bytes: 0...256)
             try Field("url").check(url, bytes: 0...2048)

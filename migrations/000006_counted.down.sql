@@ -1,0 +1,1 @@
+ALTER TABLE members DROP COLUMN IF EXISTS counted_from, DROP COLUMN IF EXISTS counted_to, DROP COLUMN IF EXISTS counted;
