@@ -31,6 +31,7 @@ require (
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // benchmark: latencies; kept by: a community; instead: sorted samples
 	github.com/KimMachineGun/automemlimit v1.0.1 // the container's memory limit; kept by: one person; instead: 40 lines
+	github.com/SherClockHolmes/webpush-go v1.4.0 // Web Push: RFC 8291 and 8292; kept by: one person; instead: 120 lines
 	github.com/anishathalye/porcupine v1.3.1 // simulator: is a history linearizable?; kept by: one person; instead: a search; 300 lines
 	github.com/cloudflare/circl v1.6.5 // Ed448 and ML-DSA signatures; kept by: Cloudflare; instead: nothing
 	github.com/fxamacker/cbor/v2 v2.9.6 // DAG-CBOR frames; kept by: one person, audited; instead: 300 lines
@@ -44,7 +45,6 @@ require (
 )
 
 require (
-	github.com/SherClockHolmes/webpush-go v1.4.0 // indirect
 	github.com/dennwc/varint v1.0.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/edsrzf/mmap-go v1.2.0 // indirect
