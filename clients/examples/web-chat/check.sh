@@ -48,5 +48,7 @@ node build/test/weight.js
 MLSD_BINARIES=$PWD/build
 (cd ../../.. && go build -o "$MLSD_BINARIES/" ./cmd/mlsd ./cmd/mlsd-dev)
 export MLSD_BINARIES
-# A test that failed can leave a stream open.
-for test in "${tests[@]}"; do node --test --test-force-exit "build/test/$test.test.js"; done
+# The tests wait most of the time, so they run beside each other, each with its own servers and browser.
+# One that failed can leave a stream open.
+tests=("${tests[@]/#/build/test/}")
+node --test --test-force-exit --test-concurrency=2 "${tests[@]/%/.test.js}"
