@@ -145,7 +145,8 @@ func readKeys(path string) (all []signer, err error) {
 	for _, line := range strings.Fields(string(text)) {
 		key, err := parseKey(line)
 		if err != nil {
-			return nil, fmt.Errorf("the service's key in %s: line %d is not a P-256 key as mlsd service-key writes it", path, len(all)+1)
+			return nil, fmt.Errorf("the service's key in %s: line %d is not a P-256 key as mlsd service-key writes it", path,
+				len(all)+1)
 		}
 		all = append(all, key)
 	}
