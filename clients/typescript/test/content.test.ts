@@ -46,7 +46,7 @@ const samples: Readonly<Record<string, Content>> = {
   "reaction taken back": { body: body.reaction({ message: { id: id(1), author: bob }, emoji: "👍🏽", removed: true }) },
   edit: { body: body.edit({ id: id(1), text: "hello" }) },
   deletion: { body: body.deletion({ id: id(1) }) },
-  details: { body: body.details({ name: "Family", description: "all of us", avatar: body.attachment({ file, mimeType: "image/png", size: 900 }) }) },
+  details: { body: body.details({ name: "Family", description: "all of us", avatar: { file, mimeType: "image/png", size: 900 } }) },
   receipt: { body: body.receipt({ delivered: 12, read: 10 }) },
   "unknown kind": { body: asBody({ $type: "com.example.poll", question: "Tea?", answers: ["yes", "no"] }) },
   "unknown kind that shows nothing": { body: asBody({ $type: "blue.catbird.mls.content#pin", id: id(1) }), silent: true },

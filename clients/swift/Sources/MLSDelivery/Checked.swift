@@ -68,7 +68,7 @@ struct Field {
 
     func check(_ number: Int?, in range: ClosedRange<Int>) throws { try check(number, range, "") }
 
-    private func check(_ number: Int?, _ range: ClosedRange<Int>, _ unit: String) throws {
+    func check(_ number: Int?, _ range: ClosedRange<Int>, _ unit: String) throws {
         guard let number, !range.contains(number) else { return }
         let wanted = number < range.lowerBound ? "at least \(range.lowerBound)" : "at most \(range.upperBound)"
         throw InvalidInput(field: name, reason: unit.isEmpty ? "is \(number), and must be \(wanted)" : "has \(number) \(unit), and must have \(wanted)")
