@@ -668,7 +668,7 @@ func TestStreamPanics(t *testing.T) {
 func TestPingsWaitForWrites(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.server.Hurry(api.Pace{Write: time.Minute, Ping: 50 * time.Millisecond, Pong: 2 * time.Second})
+	w.server.Hurry(api.Pace{Write: time.Minute, Ping: 50 * time.Millisecond, Pong: 5 * time.Second})
 	h, alice := w.pretend(), w.user()
 	k := alice.dial()
 	s := h.next(t)
@@ -676,7 +676,7 @@ func TestPingsWaitForWrites(t *testing.T) {
 	for i := range n {
 		s.events <- large(int64(i+1), 64<<10-1000)
 	}
-	time.Sleep(3 * time.Second) // a pong comes later than the server would wait
+	time.Sleep(6 * time.Second) // a pong comes later than the server would wait
 	for range n {
 		k.read()
 	}

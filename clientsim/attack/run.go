@@ -84,8 +84,8 @@ func (c *Config) attacks() (all []Attack, err error) {
 func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, name string) (result *Result, err error) {
 	defer Catch(&err)
 	s := e.Server(name)
-	Check(s.Start(ctx, nil))
-	closers := []func() error{s.Kill} // an attacked server may still be busy
+	Check(s.Start(ctx, map[string]string{"MLSD_SERVICES": "all"})) // attacks come from services that nobody has chosen
+	closers := []func() error{s.Kill}                              // an attacked server may still be busy
 	defer func() {
 		for _, end := range slices.Backward(closers) {
 			err = errors.Join(err, end())

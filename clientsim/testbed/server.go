@@ -86,12 +86,11 @@ func (p *Proc) Binary() string {
 }
 
 // useDefaults makes the next Start run the server as an operator would: with its default limits and
-// without failpoints. It deals with every service.
+// without failpoints.
 func (p *Proc) useDefaults() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.env, func(name, value string) bool { return value == plenty || name == "MLSD_FAILPOINTS" })
-	p.env["MLSD_SERVICES"] = "all" // attacks come from services that nobody has chosen
 }
 
 // URL is the server's address, fixed by the first Start.

@@ -16,6 +16,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/cmd/mlsd-dev/devserver"
 	mlsnetwork "mlsd/features/network"
+	"mlsd/features/push"
 	"mlsd/internal/localpg"
 	"mlsd/node"
 )
@@ -84,6 +85,10 @@ func startNetwork(
 				one.cfg.Services = mlsnetwork.Trusting(names...)
 			}
 			one.cfg.ServiceKeyFile = filepath.Join(all.databases.dir, fmt.Sprintf("service-%d.key", i+1))
+			if one.cfg.VAPIDKeyFile == "" {
+				one.cfg.VAPIDKeyFile = filepath.Join(all.databases.dir, fmt.Sprintf("vapid-%d.pem", i+1))
+				Check(push.MakeVAPIDKey(one.cfg.VAPIDKeyFile))
+			}
 			one.nodes = Must(startInstances(ctx, one.cfg, one.listener.Addr(), all.databases, log))
 		}
 	}); err != nil {

@@ -4,12 +4,17 @@ import (
 	"context"
 	"crypto/ecdh"
 	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/SherClockHolmes/webpush-go"
@@ -41,6 +46,23 @@ func ReadVAPIDKey(file string) (VAPIDKey, error) {
 		return VAPIDKey{}, fmt.Errorf("read the VAPID key: %w", err)
 	}
 	return newVAPIDKey(key)
+}
+
+// MakeVAPIDKey makes a key in a file that does not exist yet.
+func MakeVAPIDKey(file string) (err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(pem.Encode(f, &pem.Block{Type: "PRIVATE KEY", Bytes: der}), f.Close())
 }
 
 func newVAPIDKey(key *ecdsa.PrivateKey) (VAPIDKey, error) {
