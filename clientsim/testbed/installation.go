@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"syscall"
@@ -87,6 +88,9 @@ func (i *installation) run(ctx context.Context, program string, args ...string) 
 	cmd.Dir = i.home
 	cmd.Env = []string{"PATH=" + i.programs + ":/usr/bin:/bin", "LC_ALL=C", "TZ=UTC", "PGPASSWORD=" + i.password}
 	runAs(cmd, i.owner)
+	// The program would be stopped when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", program, err, output)
 	}
