@@ -191,7 +191,10 @@ export class Requests {
     const { convoId, service } = request
     const saved = this.known.get(convoId)
     const thread = service === undefined ? undefined : await this.parts.log.thread(convoId)
-    if (thread !== undefined && !thread.left) await this.parts.ended(convoId)
+    if (thread !== undefined && !thread.left) {
+      if (this.core.services.of(convoId) !== service) return
+      await this.parts.ended(convoId)
+    }
     if (saved !== undefined ? saved.answer !== undefined || saved.request.service !== service : this.isPlaced(convoId)) return
     const changes: Changes = new Map()
     if (saved === undefined) this.core.news.add(changes, { convo: convoId, request })
