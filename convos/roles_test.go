@@ -122,7 +122,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// Two admins leave at once, again and again: whoever stays is an admin.
+// Two admins leave at once, again and again: who stays is an admin.
 func TestAdminsLeaveAtOnce(t *testing.T) {
 	t.Parallel()
 	for range 5 {

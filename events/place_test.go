@@ -111,8 +111,8 @@ func TestPlaceAtOnce(t *testing.T) {
 	}
 }
 
-// Places are dense and in the order of each convo, no matter who gives them: two nodes whose messages are
-// alone, their batches, transactions that are rolled back, other events, and steps of a sequencer.
+// Places are dense and in the order of each convo. Two nodes give them to messages that are alone and
+// to batches, and a sequencer gives them in its steps; transactions are rolled back between.
 func TestPlacesAreDense(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, pgtest.MaxConns(40))

@@ -38,7 +38,7 @@ type Key struct {
 	Signs    bool // whether the service now signs receipts and requests with this key
 }
 
-// Keys are the keys of a service. They are in a file, because whoever has them is the service for
+// Keys are the keys of a service. They are in a file, because who has them is the service for
 // all others: a reader of the database must not get them. Each line has a private key as a
 // Multikey. The first key signs. The DID document has all of them, so that what the key before has
 // signed stays valid. A nil *Keys is that of a service that deals with no other: it has no key.

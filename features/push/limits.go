@@ -17,8 +17,9 @@ const (
 	perDID  = 4
 	perHost = 4
 
-	// unproven bounds the simultaneous calls of URLs, of each kind, of one node to hosts that were never called,
-	// or whose last call did not succeed. So hosts that always answer always have places.
+	// unproven bounds the simultaneous calls of one node to hosts of URLs that were never called, or
+	// whose last call did not succeed. So hosts that always answer always have places. Each kind has
+	// the bound for itself.
 	unproven = poolSize / 2
 
 	// A circuit opens after failuresToOpen consecutive failures. The host is then not called for

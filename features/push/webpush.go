@@ -121,7 +121,7 @@ func (w *WebPush) call(ctx context.Context, j Job, t Target) error {
 
 // webPushOutcome returns the error that a status means, or nil. Anybody can name any URL, and only a
 // push service answers 201 (RFC 8030, section 5). So every other final answer ends the target:
-// whoever is no push service gets one call.
+// a host that is no push service gets one call.
 func webPushOutcome(resp *http.Response) error {
 	reason := fmt.Sprintf("status %d", resp.StatusCode)
 	switch code := resp.StatusCode; {

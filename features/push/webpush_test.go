@@ -122,7 +122,7 @@ func TestWebPush(t *testing.T) {
 	}
 }
 
-// What a push service answers. Whoever is no push service gets one call.
+// What a push service answers. A host that is no push service gets one call.
 func TestWebPushAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
